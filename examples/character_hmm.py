@@ -1,14 +1,14 @@
-"""Learn a hidden Markov model of the letters of a text that Python ships.
+"""Learn a hidden Markov model of letters from a text that ships with Python.
 
     python examples/character_hmm.py [--states 128] [--iterations 150]
 
-The text is Python's own help, in lower case. All sequences of 250 letters go side by side through
-the gradient of the exact likelihood, which L-BFGS climbs. The log likelihood of other text is
-compared with what a model without context reaches (the unigram entropy) and with counts of pairs
-of letters. Then the model writes, and reads a sentence letter by letter: the online filter keeps
-one distribution of the state and knows before every letter how likely it is. A letter that cannot
-be read is missing, and the posterior of its state says what it may have been. Takes half a minute;
-a picture is saved to examples/output.
+The text is Python's own help, in lower case. L-BFGS maximises the exact likelihood, whose gradient
+is computed for all sequences of 250 letters in parallel. The log likelihood of held-out text is
+compared with that of a model without context (the unigram entropy) and with counts of pairs of
+letters. Then the model generates text, and reads a sentence letter by letter: the online filter
+keeps one distribution of the state and predicts how likely each letter is before it arrives. A
+letter that cannot be read is treated as missing, and the posterior of its state suggests what it
+may have been. Takes half a minute; a picture is saved to examples/output.
 """
 
 import argparse

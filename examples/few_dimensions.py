@@ -1,13 +1,13 @@
-"""A long series and a map in the plane, with features of a lattice and random ones.
+"""Predict a long series and a map in the plane, with lattice features and with random ones.
 
     python examples/few_dimensions.py
 
-The series is the weekly carbon dioxide of Mauna Loa, which ships with statsmodels
+The series is the weekly carbon dioxide concentration at Mauna Loa, which ships with statsmodels
 (``pip install statsmodels``): 2,225 weeks from 1958 to 2001. A parabola and four harmonics of the
-year are taken away by least squares; what is left is predicted by the exact Gaussian process, by
-ridge regression on a lattice of frequencies, and by random Fourier features. Every tenth week and
-all of 1985 are held out. The map in the plane is a draw of the process on 2,000 places in a square
-of 10 length scales. Prints errors and saves a picture to examples/output.
+year are removed by least squares. The residuals are predicted by an exact Gaussian process and by
+ridge regression on a lattice of frequencies and on random Fourier features. Every tenth week and
+all of 1985 are held out. The map in the plane is a draw from a Gaussian process at 2,000 places in
+a square with sides of 10 length scales. Prints errors and saves a picture to examples/output.
 """
 
 import time

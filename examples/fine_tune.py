@@ -1,18 +1,18 @@
-"""Fine-tune a language model in chunks, as a device of little memory does.
+"""Fine-tune a language model in chunks, as on a device with little memory.
 
     python examples/fine_tune.py [--steps 200] [--length 512] [--chunk 64] [--seeds 3]
 
-These are the experiments of sections 5.6.4 and 5.6.5 of Likhosherstov's thesis (2022) on a far
-smaller model and text, those of `train_chunks.py`:
+These are the experiments of sections 5.6.4 and 5.6.5 of Likhosherstov's thesis (2022), on the far
+smaller model and text of `train_chunks.py`:
 
-- a model is trained with gradients of the whole sequence, with those of `chunked_loss`, and with
-  the former for the first half of the steps and the latter for the second;
-- the trained model sees the first half of a passage that is new to it, makes one step of gradient
-  descent on its loss through `chunked_loss`, and predicts the second half. The rate of the step is
+- a model is trained with gradients of whole sequences, with those of `chunked_loss`, and with the
+  former for the first half of the steps and the latter for the second half;
+- the trained model sees the first half of an unseen passage, takes one step of gradient descent on
+  its loss through `chunked_loss`, and predicts the second half. The learning rate of this step is
   chosen on other passages.
 
-Prints losses of held-out text in nats per letter, and seconds of a step. Takes some ten minutes on
-two cores.
+Prints the loss on held-out text in nats per letter, and the seconds per step. Takes about ten
+minutes on two cores.
 """
 
 import argparse

@@ -1,12 +1,13 @@
-"""Write text with a language model of Hugging Face whose attention has random features.
+"""Generate text with a Hugging Face language model whose attention uses random features.
 
     python examples/hugging_face.py [--model NAME] [--tokens 4096]
 
 Registers `RandomFeatureAttention` with transformers, for models that are loaded with
-``attn_implementation="random_features"``, and makes a cache that holds the state of attention of
-every layer in place of keys and values, so that its size does not grow with the text. Prints the
-speed and the size while a model writes. Without a name this is a tiny model with random weights,
-and nothing is downloaded. Needs transformers 5.24 or later. Takes less than a minute on two cores.
+``attn_implementation="random_features"``, and provides a cache that holds the attention state of
+every layer in place of keys and values, so its size does not grow with the text. Prints the speed
+and the size of the states during generation. Without ``--model``, a tiny model with random weights
+is used, and nothing is downloaded. Needs transformers 5.24 or later. Takes less than a minute on
+two cores.
 """
 
 import argparse

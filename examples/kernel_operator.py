@@ -1,10 +1,10 @@
-"""What solvers of SciPy do with a kernel matrix that is never made.
+"""Use SciPy's solvers on a kernel matrix that is never formed.
 
     python examples/kernel_operator.py
 
 Three uses of features in place of a kernel matrix of 20,000 rows, which would take 3.2 GB:
 conjugate gradients for kernel ridge regression, eigenvectors for a spectral embedding, and a linear
-support vector machine in place of one with a kernel. Each stands beside the plain alternative of
+support vector machine in place of a kernel one. Each is compared with a plain alternative from
 scikit-learn. Takes about 20 seconds; the picture shows the spectral embedding.
 """
 

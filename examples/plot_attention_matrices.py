@@ -2,13 +2,13 @@
 What an attention matrix looks like with features
 =================================================
 
-Attention with random features never forms the matrix of weights, but you can plot it. With the same
-number of features, maps that are fitted to queries and keys show much more of it.
+Attention with random features never forms the matrix of weights, but you can still plot it. With
+the same number of features, maps fitted to the queries and keys recover much more of the matrix.
 """
 
 # %%
-# Queries and keys walk on a circle, so a position attends to others that were at the same place.
-# Queries and keys are shifted against each other, as in trained models.
+# Queries and keys follow a walk around a circle, so a position attends to others at the same place
+# on it. As in trained models, queries and keys are shifted relative to each other.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,9 +26,9 @@ q = 1.5 * walk + 0.3 * rng.normal(size=(length, width)) + 0.5
 k = walk + 0.3 * rng.normal(size=(length, width)) - 0.5
 
 # %%
-# Compare 128 features of the Performer (FAVOR+) with 128 adaptive features, which balance queries
-# against keys and are placed where the two meet. The share of the weight at wrong keys is half the
-# sum of the absolute differences in a row. The code below prints its mean over rows and ten draws.
+# Compare 128 Performer features (FAVOR+) with 128 adaptive features, which balance queries against
+# keys and are placed where the two meet. Half the sum of the absolute differences in a row is the
+# share of its weight at wrong keys. The code below prints the mean share over rows and ten draws.
 
 maps = {
     "Performer's features": PositiveRF(128),
@@ -45,8 +45,8 @@ for name, feature_map in maps.items():
     print(f"{name:22s} {wrong[name]:.2f} of the weight at wrong keys")
 
 # %%
-# `skrf.plotting.AttentionMatrixDisplay` draws exact and approximate weights on one scale. The bands
-# of the exact matrix are clearer with adaptive features.
+# `skrf.plotting.AttentionMatrixDisplay` draws exact and approximate weights on the same scale. With
+# adaptive features, the bands of the exact matrix come out more clearly.
 
 figure, axes = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
 for row, (name, feature_map) in zip(axes, maps.items(), strict=True):

@@ -7,10 +7,10 @@ simplices, cover the sphere more evenly and reduce the error at no cost.
 """
 
 # %%
-# In three dimensions a block has three directions. Independent ones may be close to each other,
+# In three dimensions, a block has three directions. Independent ones may be close to each other,
 # orthogonal ones are at right angles, and those of a simplex are as far apart as three directions
-# can be: in a plane, at 120 degrees. Each direction alone is uniform on the sphere, so estimates
-# are unbiased.
+# can be: in a plane, at 120 degrees. Each direction on its own is uniformly distributed on the
+# sphere, so estimates are unbiased.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,8 +23,8 @@ feature_maps = {RFFSampler: 24, OptimalPositiveRF: 12}  # components of twelve p
 sigmas = np.geomspace(0.25, 2.5, 10)
 
 # %%
-# The errors below are root mean squares over all pairs of 60 rows, from closed forms. At sigma 0.5
-# they are also measured, with 200 draws.
+# The errors below are root mean squares over all pairs of 60 rows, computed from closed forms. At
+# sigma = 0.5 they are also measured, with 200 draws.
 
 predicted, measured = {}, {}
 for feature_map, n_components in feature_maps.items():
@@ -43,9 +43,9 @@ for (feature_map, coupling), error in measured.items():
     print(f"{feature_map.__name__:18s}{coupling:11s} at sigma 0.5: {ratio:.2f} of the error of iid")
 
 # %%
-# The upper row shows three directions of each coupling, the lower row the error as a multiple of
-# that of independent directions (points are measured). Sines and cosines are best at right angles,
-# positive features in simplices. For narrow kernels (a large sigma) no coupling helps much.
+# The upper row shows three directions of each coupling, the lower row the error relative to that of
+# independent directions (points are measured). Right angles are best for sines and cosines, and
+# simplices for positive features. For narrow kernels (a large sigma), no coupling helps much.
 
 figure = plt.figure(figsize=(9, 6.4), layout="constrained")
 above, below = figure.subfigures(2, 1)

@@ -8,8 +8,8 @@ detects drift in linear time.
 """
 
 # %%
-# A stream has two columns and arrives in batches of 200 rows. Each column is standard normal
-# throughout. From batch 40 on, the correlation of the columns falls from 0.6 to -0.6.
+# A stream with two columns arrives in batches of 200 rows. Each column is standard normal
+# throughout. From batch 40 on, the correlation between the columns falls from 0.6 to -0.6.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -32,9 +32,9 @@ reference = rows(2000, 0.6)
 batches = [rows(size, correlation) for correlation in correlations]
 
 # %%
-# Only the mean of 256 features is kept of the reference. The threshold comes from permutations: of
-# batches that are drawn from the reference, one in a hundred is farther from the other rows. The
-# simple alternative is a Kolmogorov-Smirnov test of each column, at the same level.
+# Of the reference, only the mean of 256 features is kept. The threshold comes from permutations: of
+# batches drawn from the reference, one in a hundred is farther than this from the other rows. The
+# baseline is a Kolmogorov-Smirnov test of each column, at the same level.
 
 features = RFFSampler(256, sigma="median", random_state=0).fit(reference)
 mapped = features.transform(reference)
@@ -63,8 +63,8 @@ for name, found in (("features", alarms), ("columns", by_column)):
 print(f"first alarm of the features: batch {first}, correlation {correlations[first]:.2f}")
 
 # %%
-# Tests of single columns find nothing, because no column changes by itself. The distance of the
-# mean features grows as the correlation falls, and crosses the threshold.
+# Tests of single columns find nothing, because the distribution of each column stays the same. The
+# distance between the mean features grows as the correlation falls, and crosses the threshold.
 
 figure, axis = plt.subplots(figsize=(8, 3.8), layout="constrained")
 axis.axvspan(start, n_batches, color="0.92")

@@ -2,15 +2,15 @@
 The error, known in advance
 ===========================
 
-How many components does an error of 10 % need? The variance of random features has a closed form,
-so you can find out without computing features. This example compares the prediction with measured
-errors.
+How many components do you need for an error of 10 %? The variance of random features has a closed
+form, so you can find out without computing features. This example compares the prediction with
+measured errors.
 """
 
 # %%
-# `skrf.theory.n_components_for` finds, from the closed form, the number of components for which
-# half of all pairs of rows have a root mean square error of at most 10 % of the kernel. The rows
-# are images of digits. Forty draws with this number of components then show the actual errors.
+# From the closed form, `skrf.theory.n_components_for` finds the number of components at which half
+# of all pairs of rows have a root mean square error of at most 10 % of the kernel. The rows are
+# images of digits. Forty draws with this number of components then show the actual errors.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -33,10 +33,10 @@ for feature_map in (RFFSampler, OptimalPositiveRF):
     print(f"{feature_map.__name__:18s}{count!r:20s} components, measured {error:.3f}")
 
 # %%
-# `skrf.plotting.KernelErrorDisplay` shows the same for a range of components: on the left the
-# estimates of one draw, on the right the relative error of the whole kernel matrix, measured (the
-# median and range of five draws) and predicted. The bend is at 128 components, which are the
-# cosines and sines of 64 frequencies. No more than 64 can be at right angles to each other.
+# `skrf.plotting.KernelErrorDisplay` shows the same for several numbers of components: on the left
+# the estimates of one draw, on the right the relative error of the whole kernel matrix, measured
+# (median and range of five draws) and predicted. The curve bends at 128 components, which are the
+# cosines and sines of 64 frequencies: no more than 64 can be at right angles to each other.
 
 features = RFFSampler(256, random_state=0).fit(X)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")

@@ -7,8 +7,8 @@ tracks it as closely as the exact filter, in a fraction of the time.
 """
 
 # %%
-# The walk takes small steps on the sphere. After each step one beacon is heard, usually a near one.
-# Everything is drawn from the exact probabilities, not from those of the features.
+# The walk takes small steps on the sphere. After each step, one beacon is heard, usually a nearby
+# one. Steps and beacons are drawn from the exact probabilities, not from those of the features.
 
 import time
 
@@ -47,8 +47,8 @@ for _ in range(n_steps):
 walk = places[states]
 
 # %%
-# ``filter_step`` takes one symbol and returns the distribution over places. With the exact kernel
-# it multiplies by a matrix of 5,000 by 5,000, with features by two matrices of 5,000 by 256.
+# ``filter_step`` takes one symbol and returns the distribution over places. With the exact kernel,
+# it multiplies by a 5,000 x 5,000 matrix; with features, by two 5,000 x 256 matrices.
 
 
 def tracked(feature_map):
@@ -84,8 +84,8 @@ for name, error in off.items():
 print(f"a step takes {1e3 * exact_seconds:.0f} ms exactly, {1e3 * seconds:.0f} ms with features")
 
 # %%
-# On the map, both filters take nearly the same path near the walk. The remaining error comes from
-# the small number of beacons; the exact filter has it, too.
+# On the map, both filters follow nearly the same path, close to the walk. The remaining error comes
+# from the small number of beacons; the exact filter has it, too.
 
 
 def on_map(points):

@@ -2,15 +2,15 @@
 Projections that know the classes
 =================================
 
-AdaptiveRF draws its projections where the data are. Given labels, which a classifier passes on, it
-draws them where each class is. With only a few components this is a clear gain.
+AdaptiveRF draws its projections where the data are. Given labels, which classifiers pass on to it,
+it draws them where each class is. With only a few components, this clearly improves the accuracy.
 """
 
 # %%
-# Kernel regression with six components classifies two moons. If centres are found within
+# Kernel regression with six components classifies two moons. If the centres are found within
 # classes (``centers="classes"``), every projection lies in one of the moons. If they are found from
-# the points alone (``"kmeans"``), some lie between the moons and represent both. Accuracies are
-# means over 40 data sets, each with its own draw, with their standard errors.
+# the points alone (``"kmeans"``), some lie between the moons and represent both. The code prints
+# mean accuracies over 40 data sets, each with its own draw, and their standard errors.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,11 +37,11 @@ for n_components in (6, 24):
         print(f"{n_components:3d} components, {centers:8s} {np.mean(found):.3f} +- {error:.3f}")
 
 # %%
-# With six components labels gain about two points. With 24 components there are projections
-# everywhere, and labels gain half a point.
+# With six components, labels raise the accuracy by about two points. With 24 components, there are
+# projections everywhere, and labels add only half a point.
 #
-# A projection :math:`\omega` of positive features responds most to the rows around
-# :math:`\omega / 2\sigma + \text{offset}`. Crosses mark these places, and the shading is the
+# A projection :math:`\omega` of positive features responds most strongly to rows near
+# :math:`\omega / 2\sigma + \text{offset}`. Crosses mark these points, and the shading shows the
 # predicted probability.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained", sharey=True)

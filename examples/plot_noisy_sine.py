@@ -2,14 +2,14 @@
 Why positive features: a noisy sine
 ===================================
 
-Kernel regression predicts the mean of the targets, weighted by the kernel. With sines and cosines
-some estimated weights are negative, their sum comes close to zero, and the quotient leaves the
-data. With positive features this cannot happen.
+Kernel regression predicts the mean of the targets, weighted by the kernel. With sines and cosines,
+some estimated weights are negative, their sum can come close to zero, and the prediction then
+strays from the data. With positive features, this cannot happen.
 """
 
 # %%
-# The data are four hundred noisy values of a sine. Kernel regression uses either all pairs of rows
-# or 32 components instead. All three models use the same kernel.
+# The data are 400 noisy values of a sine. Kernel regression uses either the full kernel matrix or
+# 32 components of a feature map. All three models use the same kernel.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -39,7 +39,7 @@ for name, error in errors.items():
 
 # %%
 # The curve of the adaptive features is close to that of the exact kernel. The curve of
-# ``RBFSampler`` leaves the data wherever the sum of its weights comes close to zero.
+# ``RBFSampler`` strays from the data wherever the sum of its weights comes close to zero.
 
 figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
 axis.plot(X[:, 0], y, ".", color="0.75", markersize=4, label="data")

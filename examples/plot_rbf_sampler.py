@@ -8,9 +8,9 @@ none.
 """
 
 # %%
-# For every frequency ``RBFSampler`` computes a cosine with a random phase. `skrf.RFFSampler`
-# computes a cosine and a sine of half as many frequencies, which removes the noise of the phase. It
-# draws these frequencies at right angles to each other, or as simplices.
+# For every frequency, ``RBFSampler`` computes a cosine with a random phase. `skrf.RFFSampler`
+# computes a cosine and a sine for each of half as many frequencies, which removes the noise of the
+# phase. It draws these frequencies at right angles to each other, or as simplices.
 #
 # Here both estimate the Gaussian kernel of 150 images of digits (64 pixels) with 256 components.
 # The error is the root mean square over all pairs of images and ten draws.
@@ -52,12 +52,12 @@ for coupling, found in ratios.items():
     print(f"{coupling:15s}" + "".join(f"{ratio:8.2f}" for ratio in found))
 
 # %%
-# Pairs of cosine and sine are exact for equal rows, so they gain most in wide kernels. Orthogonal
-# frequencies, the default, remove nearly half of the remaining error, or more, unless the kernel is
-# narrow. Then all estimates have nearly the same error.
+# Pairs of a cosine and a sine are exact for equal rows, so they gain most for wide kernels.
+# Orthogonal frequencies, the default, remove nearly half of the remaining error or more, unless the
+# kernel is narrow; all estimates then have nearly the same error.
 #
-# For a model that fits its own coefficients to few components, twice as many frequencies may be
-# worth more than a better kernel: see :ref:`few-columns`.
+# In a model that fits its own coefficients to only a few components, twice as many frequencies may
+# be worth more than a more accurate kernel: see :ref:`few-columns`.
 
 figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
 axis.axhline(1, color="black", linestyle="--", label="RBFSampler")

@@ -2,14 +2,14 @@
 Sigma, and what a feature map does
 ==================================
 
-A feature map turns a row into columns, and a linear model on these columns is a curve in the row.
-Sigma sets how fast the columns change: too small, and the model is nearly straight; too large, and
-it follows the noise.
+A feature map turns each row into new columns, and a linear model on these columns is a curve in the
+original inputs. Sigma sets how fast the new columns vary: if it is too small, the model is nearly a
+straight line; if it is too large, the model follows the noise.
 """
 
 # %%
-# Rows have one column here, so that features can be drawn. Ridge regression is fitted to 64
-# features, of which the upper panels show eight.
+# The data have a single column here, so that the features can be plotted. Ridge regression is
+# fitted to 64 features, eight of which are shown in the upper panels.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -43,8 +43,8 @@ axes[1, 0].set_ylabel("predictions")
 plt.show()
 
 # %%
-# Cross-validation finds sigma without the truth. A search over a few values, spread evenly on a log
-# scale, is all that most data need.
+# Cross-validation finds sigma without knowing the true curve. For most data, a search over a few
+# values, evenly spaced on a log scale, is enough.
 
 model = make_pipeline(RFFSampler(64, random_state=0), Ridge(alpha=0.01))
 folds = KFold(5, shuffle=True, random_state=0)

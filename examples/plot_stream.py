@@ -2,14 +2,15 @@
 Rows that arrive in batches
 ===========================
 
-A model that is a sum over rows learns the same from a stream, in any order, as from all rows at
-once. Features that depend on the data must see all of it first, though: use fit_batches or Dask.
+A model that is computed from sums over rows learns the same from a stream, in any order, as from
+all rows at once. Features that depend on the data must first see all of it, though: use fit_batches
+or Dask.
 """
 
 # %%
 # Images of digits arrive in batches of 50. Ridge regression on `skrf.RFFSampler` and kernel
-# regression on `skrf.AdaptiveRF` learn with ``partial_fit``, and ridge regression also from a
-# stream that is sorted by digit. After every batch their accuracy on other images is measured.
+# regression on `skrf.AdaptiveRF` learn with ``partial_fit``; ridge regression is also trained on a
+# stream sorted by digit. After every batch, the accuracy on held-out images is measured.
 
 import warnings
 
@@ -53,9 +54,9 @@ for name, found in streams.items():
 print("Warning:", caught[0].message)
 
 # %%
-# The frequencies of `skrf.RFFSampler` do not depend on the data, so ``partial_fit`` ends where
+# The frequencies of `skrf.RFFSampler` do not depend on the data, so ``partial_fit`` ends up where
 # ``fit`` does. `skrf.AdaptiveRF` places its projections near the first 50 images and never moves
-# them, of which ``partial_fit`` warns. ``fit_batches`` reads all batches twice, first for the
+# them; ``partial_fit`` warns about this. ``fit_batches`` reads all batches twice, first for the
 # features and then for the sums, and gives the same model as ``fit`` on all rows, whatever their
 # order.
 
@@ -85,8 +86,8 @@ differences = [
 print(f"largest difference from fit: {max(differences):.0e}")
 
 # %%
-# Dashed lines show ``fit``, ``fit_batches`` and Dask. Ridge regression reaches its line from either
-# stream; kernel regression stays below, because its projections fit only the first batch.
+# Dashed lines show ``fit``, ``fit_batches`` and Dask. Ridge regression reaches its line with either
+# stream. Kernel regression stays below its line, because its projections fit only the first batch.
 
 figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
 seen = [50 * (i + 1) for i in range(len(y) // 50)]

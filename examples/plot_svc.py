@@ -2,15 +2,15 @@
 SVC's accuracy at linear cost
 =============================
 
-The time of a support vector machine grows with the square of the number of rows or faster. Ridge
-regression on 512 random features is as accurate here, in time proportional to the number of rows.
+The training time of a support vector machine grows with the square of the number of rows or faster.
+Ridge regression on 512 random features is as accurate here, in time proportional to that number.
 """
 
 # %%
-# The data have five columns and two classes, above and below the median of ``make_friedman1``. Both
-# kernel methods use the same Gaussian kernel, their default: ``gamma="scale"`` of ``SVC`` and
-# ``sigma="scale"`` of the features. ``SVC`` keeps its default penalty; ridge regression chooses its
-# penalty by leave-one-out in closed form (``sigmas=None``).
+# The data have five columns and two classes: targets of ``make_friedman1`` above and below their
+# median. Both kernel methods use the same Gaussian kernel, their default: ``gamma="scale"`` in
+# ``SVC`` and ``sigma="scale"`` in the features. ``SVC`` keeps its default penalty; ridge regression
+# chooses its penalty by closed-form leave-one-out (``sigmas=None``).
 
 import time
 
@@ -46,9 +46,9 @@ for name, model in models.items():
     print(f"{'':22s} fit and {len(y_test)} predictions {seconds[name][-1]:.2f} s")
 
 # %%
-# Seconds differ between machines, but slopes do not. On the same rows ``SVC`` and ridge regression
-# are equally accurate here, within half a point. Up to a few thousand rows ``SVC`` is as fast, and
-# there is no reason to avoid it. Beyond that, features learn from more rows in less time.
+# Times differ between machines, but slopes do not. On the same rows, ``SVC`` and ridge regression
+# are equally accurate here, to within half a point. Up to a few thousand rows, ``SVC`` is as fast,
+# and there is no reason to avoid it. Beyond that, features learn from more rows in less time.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
 looks = (("black", "s--"), ("C0", "o-"), ("C1", "^-"))

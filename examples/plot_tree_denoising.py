@@ -3,15 +3,15 @@ Denoising an image on trees
 ===========================
 
 Two pixels in five have lost their colour. On a tree that spans the pixels, the posterior of every
-colour is computed without iterations. The mean over a few random trees gives a clean image.
+pixel's colour is computed without iterations. The mean over a few random trees is a clean image.
 """
 
 # %%
-# The image is a part of a photograph that comes with scikit-learn, 28 by 28 pixels. A pixel has one
-# of 1,331 colours, and neighbours on a tree prefer similar ones: their potential is a Gaussian
-# kernel of the two colours. This kernel is the exponential of a product, which
-# `skrf.graphical.TreeMRF` expects, times a factor for each of the two pixels, which goes into the
-# evidence.
+# The image is part of a photograph that comes with scikit-learn, reduced to 28 by 28 pixels. Each
+# pixel has one of 1,331 colours, and neighbours on a tree prefer similar ones: their potential is a
+# Gaussian kernel of the two colours. This kernel is the exponential of an inner product, as
+# `skrf.graphical.TreeMRF` expects, times a factor for each of the two pixels. These factors go into
+# the evidence.
 
 import time
 
@@ -62,7 +62,7 @@ def error(estimate):
 
 
 # %%
-# The simple alternative is a median filter, with the size that is best for this image.
+# The baseline is a median filter, with the size that works best for this image.
 
 start = time.perf_counter()
 one_exact = cleaned("exact")
@@ -84,11 +84,10 @@ for name in ("observed", "median filter", "three trees"):
     print(f"{name:23s} error {error(panels[name]):.3f}")
 
 # %%
-# One tree is no better than the best median filter. It keeps edges that the filter blurs, but
-# ignores most neighbours, which leaves stripes; the mean over three trees has fewer of them, and
-# less error. With 1,331 states features are about as fast as the exact
-# kernel, and as accurate. With twice as many states features take twice as long, and the exact
-# kernel four times as long.
+# One tree is no better than the best median filter. It keeps edges that the filter blurs, but it
+# ignores most neighbours, which leaves stripes; the mean over three trees has fewer stripes and a
+# smaller error. With 1,331 states, features are about as fast and as accurate as the exact kernel.
+# With twice as many states, features take twice as long and the exact kernel four times as long.
 
 figure, axes = plt.subplots(1, 5, figsize=(10, 2.6), layout="constrained")
 for axis, (name, panel) in zip(axes, panels.items(), strict=True):

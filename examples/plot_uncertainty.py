@@ -3,14 +3,14 @@ Error bars, and when to trust them
 ==================================
 
 Ridge regression on random features is a Gaussian process, and gives error bars in linear time. With
-too few components the bars are too narrow, most of all where there are no data.
+too few components, the bars are too narrow, above all where there are no data.
 """
 
 # %%
-# Thirty functions are drawn from a Gaussian process, and 200 noisy values of each are known, with a
-# gap in the middle. The exact process is scikit-learn's; its time grows with the cube of the number
-# of rows. All models use the true kernel and noise. So bars of two standard deviations should
-# contain the truth in 95 % of the cases.
+# Thirty functions are drawn from a Gaussian process, and 200 noisy values of each are observed,
+# with a gap in the middle. The exact process is scikit-learn's; its time grows with the cube of the
+# number of rows. All models use the true kernel and noise level, so bars of two standard deviations
+# should contain the truth in 95 % of the cases.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -59,11 +59,12 @@ for name, parts in found.items():
     print(f"{is_within[:, beside].mean():.2f} beside it")
 
 # %%
-# A model with 24 components has 24 coefficients. 200 rows determine them all, so its bars are
-# narrow everywhere, and wrong, most of all where there are no data. As a check, double the number
-# of components: deviations must not grow.
+# A model with 24 components has only 24 coefficients, and 200 rows determine all of them. Its bars
+# are therefore narrow everywhere, which is wrong, above all where there are no data. As a check,
+# double the number of components: standard deviations should not increase.
 #
-# The figure shows one of the functions. The titles say how often bars contain the truth in the gap:
+# The figure shows one of the functions. The titles give how often the bars contain the truth in the
+# gap:
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
 for axis, (name, parts) in zip(axes, found.items(), strict=True):

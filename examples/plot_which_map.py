@@ -2,15 +2,15 @@
 Which features for my data?
 ===========================
 
-One function says which features are closest to the kernel; a search tries them on the task. Search
-if you have a task: features that see the data, or the labels, win there.
+One function tells you which features are closest to the kernel; a search tries them on the task.
+If you have a task, search: features that see the data, or the labels, do better on it.
 """
 
 # %%
-# The rows are images of digits, and all maps have 64 components. On the left of the figure are
-# errors of the kernel matrix, at the default width of ``SVC``, from `skrf.theory.compare`. On the
-# right are accuracies of kernel regression on other images; leave-one-out has chosen the width for
-# every map.
+# The rows are images of digits, and all maps have 64 components. The left panel of the figure shows
+# errors of the kernel matrix at the default width of ``SVC``, from `skrf.theory.compare`. The right
+# panel shows the accuracy of kernel regression on other images; the width was chosen by
+# leave-one-out for every map.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,8 +38,8 @@ for row in table:
 
 # %%
 # `skrf.ClusterNystroem` and `skrf.AdaptiveRF` place their components near the data, or near each
-# class if they get labels. So they work with narrower kernels, which tell more digits apart. This
-# matters more than the error at one width. A search over ``feature_map`` finds one of them.
+# class if they get labels. They can therefore use narrower kernels, which tell more digits apart.
+# This matters more than the error at one width. A search over ``feature_map`` finds one of the two.
 
 maps = {"feature_map": [row.feature_map for row in table]}
 search = GridSearchCV(KernelRegressionClassifier(random_state=0), maps, cv=3)

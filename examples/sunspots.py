@@ -1,13 +1,13 @@
-"""Cycles of sunspots: a hidden Markov model with normal emissions by scikit-learn.
+"""Sunspot cycles: a hidden Markov model with Gaussian emissions from scikit-learn.
 
     pip install statsmodels
     python examples/sunspots.py
 
-Every year from 1700 to 2008 has the root of its number of sunspots and the change since the year
-before. A Gaussian mixture knows how often such pairs occur, but not what follows what. Its
+Each year from 1700 to 2008 is described by the square root of its number of sunspots and the change
+from the year before. A Gaussian mixture models how often such pairs occur, but not their order. Its
 components become the states of a chain: `fit(log_likelihood=...)` learns the transitions from a
-table of their log densities, and `predict_proba(log_likelihood=...)` gives the shares with which
-the components are estimated anew. The years from 1900 on are held out.
+table of their log densities, and `predict_proba(log_likelihood=...)` gives the responsibilities
+with which the components are re-estimated. The years from 1900 on are held out.
 """
 
 import numpy as np

@@ -1,13 +1,13 @@
-"""Tag every letter of Python source code: a chain with evidence against letters on their own.
+"""Tag every letter of Python source code: a chain with evidence versus each letter on its own.
 
     python examples/tag_source_code.py [--files 26]
 
-Every letter of Python's own library is part of a comment, a string, a keyword, a name, a number,
-an operator or a space; the module `tokenize` knows which. A logistic regression sees a window of
-five letters, which does not tell whether a word stands in a string. Its log probabilities, less
-those of the tags alone, are the evidence of a chain whose potentials are learnt from sequences of
-tags by maximum likelihood. All files but six teach, these six test. The picture shows some lines of
-code under both, coloured by tag. Takes about 20 seconds.
+Every letter of Python's standard library is part of a comment, a string, a keyword, a name, a
+number, an operator or a space; the module `tokenize` provides these tags. A logistic regression
+sees a window of five letters, which is too little to tell whether a word is inside a string. Its
+log probabilities, minus those of the tags alone, are the evidence of a chain whose potentials are
+learnt from sequences of tags by maximum likelihood. Six files are held out for testing. The picture
+shows some lines of code as tagged by both, coloured by tag. Takes about 20 seconds.
 """
 
 import argparse

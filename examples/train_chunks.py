@@ -1,13 +1,13 @@
-"""Train a language model of bytes on long sequences in chunks, then write text token by token.
+"""Train a language model of letters on long sequences in chunks, then write text letter by letter.
 
     python examples/train_chunks.py [--steps 200] [--length 4096] [--chunk 256]
 
-A causal transformer of torch (2 layers, 4 heads, width 64) learns the letters of Python's own help
-from sequences of thousands of letters. It is trained twice from the same weights on the same
-batches: with exact attention on the whole sequence, and with `RandomFeatureAttention` through
-`chunked_loss`, which holds the activations of one chunk. Prints the losses of held-out text and the
-seconds, then writes letters one at a time, each from the state of attention after the last one.
-Takes some ten minutes on two cores.
+A causal torch transformer (2 layers, 4 heads, width 64) learns Python's own help from sequences of
+thousands of letters. It is trained twice, from the same weights on the same batches: with exact
+attention on the whole sequence, and with `RandomFeatureAttention` through `chunked_loss`, which
+holds the activations of one chunk at a time. Prints the loss on held-out text and the training
+time, then writes letters one at a time, each from the attention state after the previous one. Takes
+about ten minutes on two cores.
 """
 
 import argparse

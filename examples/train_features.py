@@ -6,17 +6,17 @@ The model, the text and the batches are those of `train_torch.py`; every kind ha
 head. The experiments are those of Likhosherstov's thesis (2022) and of Reid et al., Simplex random
 features (2023), on a far smaller model and text:
 
-- features: trigonometric (FAVOR), positive (FAVOR+) and optimal positive ones (FAVOR++, fitted to a
-  batch every 25 steps), whose random numbers stay the same or are drawn anew before every step
-  (4.6.1 and 6.6.3);
+- features: trigonometric (FAVOR), positive (FAVOR+) and optimal positive features (FAVOR++, fitted
+  to a batch every 25 steps), either with fixed random numbers or redrawn before every step
+  (sections 4.6.1 and 6.6.3 of the thesis);
 - couplings: optimal positive features with independent, orthogonal and simplex projections, redrawn
   (section 5.4 of the paper);
-- generalised: the eight nonlinearities of generalised attention (3.8.5);
-- decays: attention whose weights fall exponentially with the distance, at rates as in ALiBi, exact
-  and with optimal positive features, for which the decay is a part of the state.
+- generalised: the eight nonlinearities of generalised attention (section 3.8.5 of the thesis);
+- decays: attention whose weights decrease exponentially with the distance, at rates as in ALiBi,
+  either exact or with features, where the decay is part of the state.
 
-Prints the mean and the range of losses of held-out text, and how many runs ended with a loss above
-that of letters without their order; saves the curves to examples/output. Each experiment takes some
+Prints the mean and range of the loss on held-out text, and how many runs ended with a loss above
+that of letter frequencies alone; saves the curves to examples/output. Each experiment takes about
 ten minutes on two cores.
 """
 

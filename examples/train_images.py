@@ -1,15 +1,16 @@
-"""Train a small classifier of images, with and without a mask of relative positions.
+"""Train a small image classifier, with and without a mask of relative positions.
 
     python examples/train_images.py [--steps 500] [--seeds 3]
 
-A transformer (2 layers, 4 heads, width 32) learns scikit-learn's digits of 8 x 8 pixels, each of
-which is a token; the mean of their rows tells the class. It attends exactly or with random
-features, which are fitted to a batch every 25 steps, and either may have a weight for every head
-and every offset of two pixels, trained with the model: for the features this is a `ToeplitzMask` of
-two axes. Places are known from learned embeddings, or from nothing but this mask. This is the
-experiment of section 4.6.2 of Likhosherstov's thesis (2022) on far smaller images. Prints accuracy
-and loss on held-out images, mean and range over seeds, and the accuracy of nearest neighbours and
-of an SVC, and saves the curves to examples/output. Takes about seven minutes on two cores.
+A transformer (2 layers, 4 heads, width 32) learns to classify scikit-learn's digits. Each of their
+8 x 8 pixels is a token, and the class is predicted from the mean of the output rows. Attention is
+exact or uses random features, which are fitted to a batch every 25 steps. Either may have a weight
+for every head and every offset between two pixels, trained with the model; for the features, this
+is a `ToeplitzMask` with two axes. Positions are known from learned embeddings, or from this mask
+alone. This is the experiment of section 4.6.2 of Likhosherstov's thesis (2022) on far smaller
+images. Prints the accuracy and loss on held-out images (mean and range over seeds) and the accuracy
+of a nearest neighbour and of an SVC, and saves the curves to examples/output. Takes about seven
+minutes on two cores.
 """
 
 import argparse

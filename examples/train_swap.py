@@ -1,12 +1,13 @@
-"""Replace exact attention in a trained language model by random features, and train on.
+"""Replace exact attention in a trained language model with random features, and train further.
 
     python examples/train_swap.py [--steps 300] [--more 100] [--length 256]
 
-The model and the text are those of `train_torch.py`. A model is trained with exact attention; then
-its layers get features, without training and after some more steps. Prints the loss of held-out
-text after every 25 of these steps, beside that of exact attention trained as long, and saves the
-curves to examples/output. This is the experiment of section 3.8 of Likhosherstov's thesis (2022) on
-a far smaller model and text. Takes about five minutes on two cores.
+The model and the text are those of `train_torch.py`. A model is trained with exact attention; its
+attention is then replaced with random features, and training continues. Prints the loss on held-out
+text right after the replacement and after every 25 further steps, next to that of exact attention
+trained for as long, and saves the curves to examples/output. This is the experiment of section 3.8
+of Likhosherstov's thesis (2022) on a far smaller model and text. Takes about five minutes on two
+cores.
 """
 
 import argparse

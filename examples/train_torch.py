@@ -1,13 +1,13 @@
-"""Train a small language model of torch with exact attention, and with features in its place.
+"""Train a small torch language model with exact attention, and with features in its place.
 
     python examples/train_torch.py [--steps 300] [--length 512]
 
-A causal transformer (2 layers, 4 heads, width 64) learns the letters of Python's own help. The same
-model is trained from the same weights on the same batches with torch's exact attention, with
-`RandomFeatureAttention` as it comes, with the features elu(x) + 1 of linear transformers, and with
-the formula of the package performer-pytorch; and without attention, from the last three letters
-alone. Prints the losses of held-out text and saves their curves to examples/output. Takes less than
-two minutes on two cores.
+A causal transformer (2 layers, 4 heads, width 64) learns Python's own help, letter by letter. From
+the same initial weights and on the same batches, it is trained with torch's exact attention, with
+`RandomFeatureAttention` at its defaults, with the features elu(x) + 1 of linear transformers, with
+the formula of the package performer-pytorch, and without attention, from the last three letters
+alone. Prints the loss on held-out text and saves the curves to examples/output. Takes less than two
+minutes on two cores.
 """
 
 import argparse

@@ -1,12 +1,13 @@
-"""Random features against the exact kernel: from raw columns to a table and a picture.
+"""Random features versus the exact kernel, from raw columns to a table and a picture.
 
-Four maps of skrf and two of scikit-learn are used twice, in kernel regression and in ridge
-classification. A search on the training rows chooses sigma (for ridge the penalty, too); held-out
-rows tell the accuracy. Beside them stand the methods that compare all pairs of rows: exact kernel
-regression, SVC and KernelRidge. Every seed is a new split and a new draw.
+Four maps from skrf and two from scikit-learn are used in kernel regression and in ridge
+classification. A search on the training rows chooses sigma (and the penalty of ridge
+classification); the accuracy is measured on held-out rows. For comparison, the methods that use the
+full kernel matrix are included: exact kernel regression, SVC and KernelRidge. Every seed gives a
+new split and a new draw.
 
-    python examples/uci_grid_search.py          three sets of scikit-learn and a generated one
-    python examples/uci_grid_search.py --full   eight UCI sets instead, more rows; some minutes
+    python examples/uci_grid_search.py          three scikit-learn data sets and a synthetic one
+    python examples/uci_grid_search.py --full   eight UCI sets instead, with more rows; some minutes
 
 The UCI sets are read by `skrf.datasets.load_uci` from the folder --data-dir or SKRF_UCI_DIR.
 """

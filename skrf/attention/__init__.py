@@ -1,4 +1,4 @@
-"""Attention in time and memory linear in length, its exact reference, and its parts."""
+"""Attention in time and memory linear in the length, and exact attention as a reference."""
 
 from ._judging import AttentionDiagnosis
 from ._state import AttentionState

@@ -32,26 +32,27 @@ _LOOKED_AT = 16  # queries per head whose effective number of features is counte
 
 @dataclass(frozen=True)
 class AttentionDiagnosis:
-    """Result of `ApproxKernelAttention.diagnose`.
+    """Result of `ApproxKernelAttention.diagnose` and `LocalAttention.diagnose`.
 
     Parameters
     ----------
     relative_error : float
-        Estimated relative error of the output: the root of the ratio of its summed squared errors
-        to its summed squares.
+        Estimated relative error of the output: the square root of its summed squared errors over
+        its summed squares.
     effective_features : ndarray or None
-        Effective number of features that carry each sampled query, over all keys: 1 over the sum of
-        squared shares. None for maps that are not positive, with a mask, and without any key.
+        Effective number of features behind the weights of each sampled query, over all keys: one
+        over the sum of the squared shares. None if the map is not positive, if there is a mask, or
+        if there are no keys.
     sampled_errors : dict or None
-        Relative errors measured at a sample of queries: of the output ("attention"), the "mean" of
-        the values, and an exact "window" with as many keys as the output costs. None with a mask
+        Relative errors, measured at a sample of queries, of the output ("attention"), of the mean
+        of the values ("mean") and of an exact window of the same cost ("window"). None with a mask
         and for generalised attention.
 
     See Also
     --------
     ApproxKernelAttention.diagnose : Returns it.
     compare_attention : Errors and times of several operators.
-    skrf.exceptions.FeatureCollapseWarning : The warning of a call.
+    skrf.exceptions.FeatureCollapseWarning : The warning that calls issue.
     """
 
     relative_error: float
@@ -60,7 +61,7 @@ class AttentionDiagnosis:
 
     @property
     def has_collapsed(self) -> bool:
-        """Whether the mean of the values is closer to softmax attention than the output."""
+        """Whether the mean of the values is closer to softmax attention than the output is."""
         errors = self.sampled_errors
         return errors is not None and errors["attention"] > max(errors["mean"], TOLERATED)
 
@@ -111,10 +112,10 @@ def warn_of_collapse(distances):
     if error > of_mean and error > TOLERATED * size:
         warnings.warn(
             "Random features have collapsed: at a few queries the relative error of the output is "
-            f"{error / size:.2g}, that of the mean of the values {of_mean / size:.2g}. Compare "
-            "operators on your inputs by compare_attention: LocalAttention, which is meant for "
-            "trained models, more features, or AdaptiveRF(asymmetric=True) after fit. If nothing "
-            "beats the mean there, use exact attention.",
+            f"{error / size:.2g}, and that of the mean of the values is {of_mean / size:.2g}. Try "
+            "alternatives on your inputs with compare_attention: LocalAttention (for trained "
+            "models), more features, or a fitted AdaptiveRF(asymmetric=True). If none of them "
+            "beats the mean of the values, use exact attention.",
             FeatureCollapseWarning,
             stacklevel=3,
         )

@@ -310,9 +310,9 @@ class OperatorMask(Mask):
                 entries = np.array(self.operator.rmatmat(units), dtype=np.float64).T
         except (NotImplementedError, TypeError) as error:
             raise ValueError(
-                "mask: this LinearOperator has no adjoint (rmatvec or rmatmat), which rows need "
-                "whose keys weigh so little beside the others that products with all of them are "
-                "not exact. Give it one, or pass a sparse matrix or an array."
+                "mask: this LinearOperator has no adjoint (rmatvec or rmatmat), which is needed "
+                "here: some rows see only keys of very small weight, for which products with all "
+                "keys are inaccurate. Define one, or pass a sparse matrix or an array."
             ) from error
         least, largest = entries.min(initial=0), abs(entries).max(initial=0)
         # Negative entries beyond rounding errors are refused.

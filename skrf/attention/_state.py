@@ -15,16 +15,17 @@ from ._groups import in_order
 class AttentionState:
     """State of streaming attention, made by `ApproxKernelAttention.init_state`.
 
-    Feature f of a key head has seen the sum ``sums[..., f, :] * exp(log_scale[..., f])`` of
-    ``[1, values]``. Arrays are those of the inputs' library, in float64, and are never changed:
-    every step makes new ones. None before the first step.
+    For feature f of a key head, the sum over all earlier keys of the feature times ``[1, values]``
+    is ``sums[..., f, :] * exp(log_scale[..., f])``. The arrays belong to the library of the inputs,
+    are in float64 and are never modified: every step returns new ones. They are None before the
+    first step.
 
     Parameters
     ----------
     sums : array of shape (..., n_features, e + 1), default=None
-        With the leading axes of the keys: batch and heads.
+        The sums, with the leading axes of the keys: batch and heads.
     log_scale : array of shape (..., n_features) or (..., 1), default=None
-        Exponents of every feature, or one for all; -inf before the first key.
+        One exponent per feature, or a single one for all; -inf before the first key.
     width : int, default=None
         Width of queries and keys.
     is_double : bool, default=False
@@ -58,7 +59,7 @@ class AttentionState:
     is_double: bool = False
 
     def select(self, indices: Array) -> Self:
-        """Return the state of some entries of the batch, the first axis, as beams need it.
+        """Return the state of some entries of the batch (first axis), for example in a beam search.
 
         Parameters
         ----------

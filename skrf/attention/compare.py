@@ -1,4 +1,4 @@
-"""Attention operators side by side on given inputs: error and time."""
+"""Errors and times of attention operators on given inputs, side by side."""
 
 import time
 import warnings
@@ -25,7 +25,7 @@ class AttentionComparison:
     error : float
         Relative error of its output in the Frobenius norm.
     seconds : float
-        Time of a call, the second one if there are caches to fill.
+        Time of one call, after a first call that fills any caches.
 
     See Also
     --------
@@ -65,21 +65,21 @@ def compare_attention(
 ) -> AttentionTable:
     """Compare attention operators with exact softmax attention on given inputs.
 
-    Exact attention and the mean of the values stand beside them: an operator that is no better than
-    the mean is of no use on these inputs. Fit operators on other inputs than these, or their errors
-    are too small.
+    The table also contains exact attention and the mean of the values: an operator that is no more
+    accurate than the mean is of no use on these inputs. Fit the operators on other inputs;
+    otherwise their errors are underestimated.
 
     Parameters
     ----------
     q, k, v : array-like of shape (..., L, d), (..., S, d), (..., S, e)
-        Queries, keys and values, as `exact_attention` takes them.
+        Queries, keys and values, as in `exact_attention`.
     operators : dict of str to callable
-        Operators by name, such as `ApproxKernelAttention` and `LocalAttention`: called with q, k
-        and v, and with `key_padding_mask` if that is given.
+        Operators by name, such as `ApproxKernelAttention` and `LocalAttention`. They are called
+        with q, k and v, and with `key_padding_mask` if it is given.
     causal : bool, default=False
-        Whether position i reads only positions up to i.
+        Whether position i of exact attention attends only to positions up to i.
     scale : float, default=None
-        Factor of the products of queries and keys; None is 1/sqrt(d).
+        Multiplies the inner products of queries and keys; None means 1/sqrt(d).
     key_padding_mask : array-like of bool, default=None
         True where a key is ignored.
 
@@ -93,12 +93,12 @@ def compare_attention(
     TypeError
         If `operators` is not a dict of callables.
     ValueError
-        If one of them has a mask.
+        If an operator has a mask.
 
     See Also
     --------
     LocalAttention : For models that were trained with exact attention.
-    ApproxKernelAttention.diagnose : The error of one operator on inputs too long for this.
+    ApproxKernelAttention.diagnose : The error of one operator, on inputs of any length.
 
     Examples
     --------

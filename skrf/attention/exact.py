@@ -32,40 +32,40 @@ def exact_attention(
     """Compute softmax attention exactly, in memory linear in the number of keys.
 
     Output i is the mean of the values with weights proportional to
-    ``mask[i, j] * exp(scale * q[i] @ k[j])``. This is the reference that approximations are
-    compared with; its time is quadratic, its memory O(block_size * S).
+    ``mask[i, j] * exp(scale * q[i] @ k[j])``. This is the reference for approximations. It takes
+    quadratic time and O(block_size * S) memory.
 
     Parameters
     ----------
     q : array-like of shape (..., L, d)
         Queries; leading axes are batch and heads.
     k : array-like of shape (..., S, d)
-        Keys, with the leading axes of q, or fewer heads: their number divides that of q, and
-        query head h reads key head h // (heads of q / heads of k). Without leading axes the keys
-        are shared by all queries.
+        Keys, with the leading axes of q. There may be fewer heads than in q, if their number
+        divides that of q: query head h then reads key head h // (heads of q / heads of k). Keys
+        without leading axes are shared by all queries.
     v : array-like of shape (..., S, e)
         Values, with the leading axes of k.
     causal : bool, default=False
-        Whether position i reads only positions up to i; requires L = S.
+        Whether position i attends only to positions up to i; requires L = S.
     mask : array-like, sparse matrix or object with ``toarray()``, of shape (L, S), default=None
-        Multiplies the numerators of the softmax: entries >= 0, or booleans with True = keep. An
-        array of shape (heads, L, S) has one for every query head. With `causal` both apply.
+        Multiplies the numerators of the softmax: entries >= 0, or booleans (True keeps). An array
+        of shape (heads, L, S) holds one mask per query head. With `causal`, both masks apply.
     scale : float, default=None
-        Factor of the products q.k; None is 1/sqrt(d).
+        Multiplies the inner products q.k; None means 1/sqrt(d).
     key_padding_mask : array-like of bool, default=None
-        True marks padding, keys that are ignored, as in torch's MultiheadAttention
-        (scaled_dot_product_attention means the opposite). Shape (S,), or with the leading axes of
-        k, with or without its heads.
+        True marks keys that are padding and are ignored, as in torch's MultiheadAttention (in
+        scaled_dot_product_attention, True has the opposite meaning). The shape is (S,), or has
+        the leading axes of k, with or without its heads.
     block_size : int, default=1024
         Number of queries to process at once.
 
     Returns
     -------
     array of shape (..., L, e)
-        Outputs, with the leading axes of q; float64 if one of q, k and v is, otherwise float32, or
-        float16 or bfloat16 if all three are, with sums in float32 or better. A query without any
-        key left gets zeros. The result is a torch tensor or CuPy array if q, k and v are; all their
-        heads are processed together, and torch can differentiate.
+        Outputs, with the leading axes of q. The dtype is float64 if any of q, k and v is float64,
+        float16 or bfloat16 if all three are, and float32 otherwise; sums are in float32 or better.
+        A query that has no key left gets zeros. If q, k and v are torch tensors or CuPy arrays, so
+        is the result; their heads are all processed together, and torch can differentiate.
 
     Raises
     ------
@@ -73,12 +73,12 @@ def exact_attention(
         If shapes do not fit, an axis is empty, an entry is not finite, a mask entry is
         negative, or a parameter is invalid.
     TypeError
-        If an input is not made of real numbers, or the padding not of booleans.
+        If an input is not made of real numbers, or `key_padding_mask` not of booleans.
 
     See Also
     --------
-    ApproxKernelAttention : Linear in the length.
-    skrf.plotting.AttentionMatrixDisplay : Both matrices side by side.
+    ApproxKernelAttention : An approximation in time linear in the length.
+    skrf.plotting.AttentionMatrixDisplay : Exact and approximate weights, side by side.
 
     References
     ----------

@@ -81,30 +81,32 @@ _OF_PROJECTIONS = {"nonlinearity": "relu", "projection": "random", "coupling": "
 class GeneralizedMap(EstimatorBase):
     """Features g(w.x) of generalised attention, for `ApproxKernelAttention`.
 
-    The attention weight of query x and key y is the mean over projections w of g(w.x) g(w.y), or
-    the product g1(x).g2(y) of two functions of rows: a kernel of its own, not softmax. Weights are
-    nonnegative if the functions are. A query whose features are all 0 (relu) attends to nothing
-    and gets 0, with a warning.
+    The attention weight of query x and key y is the mean of g(w.x) g(w.y) over projections w, or
+    the inner product g1(x).g2(y) of two functions of rows. This is a kernel in its own right, not
+    an estimate of softmax. Weights are nonnegative if the functions are. A query whose features are
+    all 0 (possible with relu) attends to nothing: its output is 0, and a warning is issued.
 
     Parameters
     ----------
     n_components : int, default=256
         Number of projections; unused with ``projection="identity"`` and with `functions`.
     nonlinearity : {"relu", "elu", "square", "sigmoid", "abs", "exp"} or callable, default="relu"
-        max(z, 0); elu(z) + 1, which is always positive; z^2; 1 / (1 + exp(-z)); ``|z|``; exp(z),
-        which never overflows at any scale of the inputs; or a function of an array. Where its
-        values are negative (tanh, cos), weights of a query may cancel, with a warning.
+        The function g. In this order: max(z, 0); elu(z) + 1, which is always positive; z^2;
+        1 / (1 + exp(-z)); ``|z|``; exp(z), which does not overflow at any scale of the inputs. Any
+        other function of an array may be passed; if its values can be negative (tanh, cos), the
+        weights of a query may cancel, which triggers a warning.
     functions : tuple of two callables, default=None
-        g1 for queries and g2 for keys: functions of rows of shape (n, d), multiplied by `sigma`,
-        that return features of shape (n, M). They get arrays in the library of the inputs; torch
-        differentiates through them, also with respect to their parameters. `nonlinearity`,
-        `projection` and `coupling` do not apply.
+        g1 for queries and g2 for keys: functions that take rows of shape (n, d), already multiplied
+        by `sigma`, and return features of shape (n, M). They receive arrays in the library of the
+        inputs; torch differentiates through them, also with respect to their own parameters.
+        `nonlinearity`, `projection` and `coupling` must then keep their defaults.
     epsilon : float, default=0.0
-        Added to every feature. Keeps the weights of a query away from 0 if functions are 0 for
-        many rows (relu), at the price of some weight for every key.
+        Added to every feature. If a function is 0 for many rows (relu), this keeps the weights of a
+        query away from 0, at the price of giving every key some weight.
     projection : {"random", "hadamard", "identity"}, default="random"
-        Normal projections; nearly normal ones by fast transforms, for more than 12 features; or
-        the inputs themselves.
+        "random" draws normal projections. "hadamard" uses fast transforms, whose projections are
+        nearly normal, and needs more than 12 input features. "identity" takes the inputs as they
+        are.
     coupling : str or Coupling, default="orthogonal"
         How random projections depend on each other, as in the feature maps.
     sigma : float, default=1.0
@@ -115,7 +117,7 @@ class GeneralizedMap(EstimatorBase):
     Attributes
     ----------
     omega_ : ndarray of shape (n_components, n_features)
-        The projections, set by attention; not with "hadamard" or `functions`.
+        The projections, set by attention; absent with "hadamard" and with `functions`.
     n_features_in_ : int
         Width of the inputs, set by attention.
 
@@ -126,8 +128,8 @@ class GeneralizedMap(EstimatorBase):
 
     References
     ----------
-    Choromanski et al., Rethinking attention with Performers (2021), section 2.2. The identity with
-    "elu": Katharopoulos et al., Transformers are RNNs (2020).
+    Choromanski et al., Rethinking attention with Performers (2021), section 2.2. For "identity"
+    with "elu": Katharopoulos et al., Transformers are RNNs (2020).
 
     Examples
     --------
@@ -138,7 +140,7 @@ class GeneralizedMap(EstimatorBase):
     >>> attention(q, k, v).shape
     (100, 8)
 
-    Two functions of rows, where only the direction of a key matters:
+    With two functions of rows, chosen so that only the direction of a key matters:
 
     >>> def of_queries(X):
     ...     return np.exp(X)
@@ -188,12 +190,12 @@ class GeneralizedMap(EstimatorBase):
         return type(self)(**params)
 
     def fit_without_data(self, n_features: int) -> Self:
-        """Draw the projections for rows of a width.
+        """Draw the projections for rows of a given width.
 
         Parameters
         ----------
         n_features : int
-            The width.
+            Width of the rows.
 
         Returns
         -------
@@ -284,8 +286,8 @@ def _on_scale(values, name):
     size = _size(values)
     if not bool(namespace(size).all(namespace(size).isfinite(size))):
         raise ValueError(
-            f"{name} made features that are NaN or infinite. Features must be finite; of "
-            "exponentials nonlinearity='exp' has the logarithms, which do not overflow."
+            f"{name} made features that are NaN or infinite, but features must be finite. For "
+            "exponentials, nonlinearity='exp' has the logarithms, which do not overflow."
         )
     return Rows(values / size, namespace(values).log(size))
 
@@ -428,8 +430,8 @@ class FunctionMap(FeatureMap):
                 self._values(np.ones((1, self.n_features)))
             except (AttributeError, TypeError) as error:
                 raise ValueError(
-                    f"functions: {self.function!r} must take a NumPy array, by which its number of "
-                    "features is found, or be called first in the attention of whole inputs."
+                    f"functions: {self.function!r} must take a NumPy array, from which its number "
+                    "of features is found; otherwise call the operator on whole inputs first."
                 ) from error
         return self.shape.n_columns
 

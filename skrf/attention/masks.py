@@ -17,21 +17,21 @@ __all__ = ["DecayMask", "ToeplitzMask"]
 class DecayMask:
     """Weights exp(-rate * lag) of earlier keys, for causal attention of any length.
 
-    Unlike other masks it streams: it is a part of the state, which falls by a factor at every
-    position. `ToeplitzMask.decay` makes it.
+    Unlike other masks, it can be streamed: it is part of the state, which is multiplied by a
+    factor at every position. `ToeplitzMask.decay` creates it.
 
     Parameters
     ----------
     rate : float or array of shape (n_heads,), (r,) or (n_heads, r)
-        Finite numbers >= 0, one for all key heads or one each; with `weights`, r of them. torch
-        differentiates a tensor.
+        Finite numbers >= 0, one for all key heads or one each; with `weights`, r of them. Torch
+        gradients flow through a tensor.
     weights : array of shape (r,) or (n_heads, r), default=None
-        Finite numbers > 0, which r exponentials are multiplied by before they are added up.
+        Finite numbers > 0, the coefficients of a sum of r exponentials.
 
     See Also
     --------
-    ToeplitzMask.decay : Makes one.
-    ApproxKernelAttention : Accepts one as ``mask``, and gates of every position in a call.
+    ToeplitzMask.decay : Creates one.
+    ApproxKernelAttention : Accepts one as ``mask``; calls also take a gate for every position.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class DecayMask:
         check_decay(rate, weights)
 
     def toarray(self, length: int) -> np.ndarray:
-        """Return the mask of a number of positions as a matrix.
+        """Return the mask for a given number of positions as a matrix.
 
         Parameters
         ----------
@@ -61,7 +61,8 @@ class DecayMask:
         Returns
         -------
         ndarray of shape (length, length) or (n_heads, length, length)
-            Entry (i, j) is exp(-rate (i - j)), or the sum of them, for j <= i, otherwise 0.
+            Entry (i, j) is exp(-rate (i - j)), or the weighted sum of these, if j <= i, and 0
+            otherwise.
         """
         lags = np.subtract.outer(*2 * (np.arange(check_integer("length", length)),))
         rates = to_host(self.rate).astype(np.float64)[..., None, None]
@@ -79,10 +80,10 @@ class ToeplitzMask:
     """Mask on a grid whose entries depend only on relative positions.
 
     The positions of a grid of ``n_1 x ... x n_k`` points are numbered in row-major order. The
-    entry for query i and key j is the weight of the offset i - j, axis by axis: a relative
-    position encoding. It multiplies the attention matrix, so a bias b inside the exponential
-    is a weight ``exp(b)``. For L positions, a product with it takes ``O(L log(L))`` operations per
-    column, and memory linear in L.
+    entry for query i and key j is the weight of the offset i - j, taken axis by axis, so the mask
+    is a relative position encoding. It multiplies the attention matrix: a bias b inside the
+    exponential corresponds to a weight ``exp(b)``. For L positions, a product with the mask takes
+    ``O(L log(L))`` operations per column, and memory linear in L.
 
     Positions outside the grid, such as class tokens, come before those of the grid. They see all
     positions and are seen by all, with weight 1.
@@ -90,14 +91,14 @@ class ToeplitzMask:
     Parameters
     ----------
     weights : array-like of shape (2 * n_1 - 1, ..., 2 * n_k - 1)
-        Finite numbers >= 0. The weight of offset o is ``weights[o + n - 1]`` on every axis, so the
-        middle belongs to offset 0. CuPy arrays and torch tensors, through which gradients flow,
-        are kept as they are. With `shape`, one more axis in front holds weights for every query
-        head.
+        Finite numbers >= 0. The weight of offset o is ``weights[o + n - 1]`` on every axis, so
+        offset 0 is in the middle. CuPy arrays and torch tensors are kept as they are; gradients
+        flow through tensors. If `shape` is given, one more axis may come first, with the weights of
+        every query head.
     shape : tuple of int, default=None
-        The grid. None is the largest one that the weights cover, ``n_1, ..., n_k``. A smaller grid
-        uses only its own offsets, so that weights for long sequences also serve short ones. It also
-        tells an axis for heads from one of the grid.
+        The grid. None means the largest one that the weights cover, ``n_1, ..., n_k``. A smaller
+        grid uses only its own offsets, so weights for long sequences also serve short ones. With
+        `shape`, an axis for heads can be told from an axis of the grid.
     n_extra : int, default=0
         Number of positions outside the grid.
 
@@ -124,7 +125,7 @@ class ToeplitzMask:
 
     Examples
     --------
-    Four positions; weights of the offsets -3 to 3:
+    Four positions, with weights for the offsets -3 to 3:
 
     >>> from skrf.attention import ToeplitzMask
     >>> ToeplitzMask([0, 0, 1, 4, 3, 2, 1]).toarray()
@@ -195,7 +196,7 @@ class ToeplitzMask:
 
         Examples
         --------
-        Positions of a 32 x 32 image whose weights fall with their distance:
+        Weights for a 32 x 32 image that decrease with the distance between pixels:
 
         >>> import numpy as np
         >>> from skrf.attention import ToeplitzMask
@@ -208,16 +209,17 @@ class ToeplitzMask:
 
     @staticmethod
     def decay(rate: float | Array, weights: Array | None = None) -> DecayMask:
-        """Return the mask with weights exp(-rate * lag), or a sum of some of them, which streams.
+        """Return a mask with weights exp(-rate * lag), or a sum of such terms; it can be streamed.
 
         Parameters
         ----------
         rate : float or array of shape (n_heads,), (r,) or (n_heads, r)
             Finite numbers >= 0, one for all key heads or one each; with `weights`, r of them.
-            Slopes like ALiBi's are ``2.0 ** -np.arange(1, 9)``.
+            ``2.0 ** -np.arange(1, 9)`` gives slopes like those of ALiBi.
         weights : array of shape (r,) or (n_heads, r), default=None
-            Finite numbers > 0: the mask is the sum of ``weights * exp(-rate * lag)`` over r
-            exponentials, which takes about r times as long. Only their ratios count.
+            Finite numbers > 0. The mask is then the sum of ``weights * exp(-rate * lag)`` over r
+            exponentials, and attention takes about r times as long. Only the ratios of the weights
+            matter.
 
         Returns
         -------

@@ -46,54 +46,54 @@ _JOINT_ENTRIES = 2**13  # features of a step's set up to which all sets are comp
 
 
 class ApproxKernelAttention(EstimatorBase):
-    """Softmax attention, or generalised attention, with random features: linear in length.
+    """Softmax or generalised attention with random features, in time linear in the length.
 
     Calling it returns an estimate of ``softmax(scale * q @ k.T) @ v``. Exponents are factored out
-    exactly, so positive maps need no epsilon at any scale of the inputs; the result equals the
-    quadratic product of the same features. Maps that are not positive are allowed but unsafe:
-    their denominators may be near zero or negative.
+    exactly, so positive maps need no epsilon at any scale of the inputs, and the result equals that
+    of the quadratic computation with the same features. Maps that are not positive are allowed but
+    unsafe: their denominators may be near zero or negative.
 
     Parameters
     ----------
     feature_map : transformer or GeneralizedMap, default=None
-        The unfitted map; None is ``OptimalPositiveRF(256)``. The operator sets kernel and sigma of
-        its own copy: a softmax kernel of sqrt(scale) times the inputs.
+        The unfitted map; None means ``OptimalPositiveRF(256)``. The operator makes its own copy,
+        with the softmax kernel and sigma = sqrt(scale).
     causal : bool, default=False
         Whether position i attends only to positions up to i. Changing a later position changes
-        earlier outputs only by rounding.
+        earlier outputs only by rounding error.
     mask : ToeplitzMask, sparse matrix, LinearOperator or array-like of shape (L, S), default=None
-        Multiplies the attention weights: entries >= 0, True keeps. With `causal` both apply. For
-        one mask per query head, pass an array of shape (heads, L, S), or a ToeplitzMask whose
-        weights have an axis for heads. ``ToeplitzMask.decay(rate)`` is for causal attention of any
-        length, and streams.
+        Multiplies the attention weights: entries >= 0, or booleans (True keeps). With `causal`,
+        both masks apply. For one mask per query head, pass an array of shape (heads, L, S), or a
+        ToeplitzMask whose weights have an axis for heads. ``ToeplitzMask.decay(rate)`` is for
+        causal attention of any length and can be streamed.
     scale : float, default=None
-        Factor of the products of queries and keys; None is 1/sqrt(d).
+        Multiplies the inner products of queries and keys; None means 1/sqrt(d).
     block_size : int, default=None
-        Rows whose features are held at once; None is 1,024, and more on a GPU.
+        Number of rows whose features are held at a time; None means 1,024, or more on a GPU.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
     Attributes
     ----------
     feature_maps_ : list of transformers
-        After `fit`: one per key head. They share the draw but not the parameters.
+        After `fit`: one fitted map per key head. All share one draw but not their parameters.
 
     See Also
     --------
-    exact_attention : The attention that it estimates.
+    exact_attention : The attention that this estimates.
     compare_attention : Errors and times of several operators on given inputs.
     skrf.torch.RandomFeatureAttention : The same as a torch module.
 
     Notes
     -----
-    Random numbers are drawn once for every width of the inputs and kept, so that all methods
-    agree. Statistics of the data come from `fit`. Without it, bidirectional calls take them from
-    1,024 of their own queries and keys per head. Causal calls, which must not see the future, use
-    the member of the family that needs none.
+    Random numbers are drawn once for every input width and then kept, so all methods agree.
+    Statistics of the data come from `fit`. Without it, bidirectional calls compute them from up to
+    1,024 of their own queries and keys per head. Causal calls, which must not see the future, then
+    use the member of the map's family that needs no statistics.
 
-    Inputs may be CuPy arrays or torch tensors; torch can differentiate the latter, also with
+    Inputs may be CuPy arrays or torch tensors; torch can differentiate the output, also with
     respect to a mask of tensors. LinearOperators require NumPy arrays. `fit` runs on the host;
-    calls compute statistics where the inputs are, except for maps that look at single rows.
+    calls compute statistics on the device of the inputs, except for maps that need individual rows.
 
     Leading axes are batch and heads, and the length comes after the heads, as in torch's
     ``scaled_dot_product_attention``. Arrays of shape (batch, length, heads, width) must be
@@ -149,7 +149,7 @@ class ApproxKernelAttention(EstimatorBase):
         q : array-like of shape (..., L, d)
             Queries.
         k : array-like of shape (..., S, d)
-            Keys; the last leading axis is the heads, all others are pooled.
+            Keys; the last leading axis is the heads, and all others are pooled.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
 
@@ -161,7 +161,7 @@ class ApproxKernelAttention(EstimatorBase):
         return self._fit(q, k, key_padding_mask)
 
     def partial_fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
-        """Merge the statistics of more queries and keys with earlier ones.
+        """Update the statistics with more queries and keys.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class ApproxKernelAttention(EstimatorBase):
         Raises
         ------
         AttributeError
-            If the map has no `partial_fit`, such as `AdaptiveRF`, which looks at single rows.
+            If the map has no `partial_fit`: `AdaptiveRF`, for example, needs individual rows.
         """
         return self._fit(q, k, key_padding_mask, vars(self).get("feature_maps_"))
 
@@ -206,12 +206,12 @@ class ApproxKernelAttention(EstimatorBase):
         return self
 
     def redraw(self, random_state: RandomState = None) -> Self:
-        """Redraw the random numbers, keeping statistics.
+        """Redraw the random numbers, keeping the statistics.
 
         Parameters
         ----------
         random_state : int, RandomState instance or None, default=None
-            Source of the new seed, which stays until the parameter `random_state` changes.
+            Source of the new seed, which is used until the parameter `random_state` changes.
 
         Returns
         -------
@@ -315,40 +315,40 @@ class ApproxKernelAttention(EstimatorBase):
         q : array-like of shape (..., L, d)
             Queries.
         k : array-like of shape (..., S, d)
-            Keys; the last leading axis (heads) may be a divisor of q's.
+            Keys; the number of heads (last leading axis) may be a divisor of that of q.
         v : array-like of shape (..., S, e)
             Values.
         key_padding_mask : array-like of bool, default=None
-            True where a key is padding and ignored, as in torch's MultiheadAttention (the boolean
-            mask of torch's scaled_dot_product_attention means the opposite). Shape (S,), or with
-            the leading axes of k, with or without its heads.
+            True where a key is padding and ignored, as in torch's MultiheadAttention (in the
+            boolean mask of torch's scaled_dot_product_attention, True has the opposite meaning).
+            The shape is (S,), or has the leading axes of k, with or without its heads.
         log_gates : array-like of shape (S,), (heads, S) or (..., S), default=None
-            For causal attention: logs, at most 0, of the share of the past that every position
-            keeps. Key j then has the weight exp(sum of the log gates of positions j + 1 to i) more
-            for query i.
+            For causal attention: logarithms, at most 0, of the share of the past that each position
+            keeps. For query i, the weight of key j is multiplied by the exponential of the sum of
+            the log gates at positions j + 1 to i.
 
         Returns
         -------
         array of shape (..., L, e)
-            float64 if an input is, otherwise float32, or float16 or bfloat16 if all inputs are,
-            with sums in float32 or better. Rows without any key are 0. In the library and on the
-            device of the inputs.
+            Outputs, in the library and on the device of the inputs. The dtype is float64 if any
+            input is float64, float16 or bfloat16 if all inputs are, and float32 otherwise; sums are
+            in float32 or better. Rows without any key are 0.
 
         Raises
         ------
         ValueError
             If shapes do not fit or contents are not finite; the message names the input.
         TypeError
-            If an input is not made of real numbers, inputs are of different libraries, or the
-            `mask` is a LinearOperator and they are not NumPy arrays.
+            If an input is not made of real numbers, if the inputs belong to different libraries, or
+            if `mask` is a LinearOperator and the inputs are not NumPy arrays.
 
         Warns
         -----
         FeatureCollapseWarning
-            If the mean of the values would be closer to softmax attention, checked at a few
-            queries, but not under a mask. With maps that are not positive, also if the weights of
-            a query sum to 0, so that its output is 0, and with a `GeneralizedMap` or a mask if
-            weights of both signs nearly cancel, so that outputs exceed all values.
+            If, at a few queries, the mean of the values is closer to softmax attention than the
+            output is; this is not checked under a mask. With maps that are not positive, also if
+            the weights of a query sum to 0, so that its output is 0; and, with a `GeneralizedMap`
+            or a mask, if weights of both signs nearly cancel, so that outputs exceed all values.
         """
         inputs = self._gated(self._checked(q, k, v, key_padding_mask), log_gates)
         maps, n_judged = self._maps(inputs), 0
@@ -438,7 +438,7 @@ class ApproxKernelAttention(EstimatorBase):
         Raises
         ------
         ValueError
-            If the operator is not causal, or has a mask that is no decay.
+            If the operator is not causal, or has a mask other than a decay.
         """
         if not self.causal or not (self.mask is None or isinstance(self.mask, DecayMask)):
             raise ValueError(
@@ -460,7 +460,8 @@ class ApproxKernelAttention(EstimatorBase):
     ) -> tuple[Result, AttentionState]:
         """Return causal attention of the next positions, and the state after them.
 
-        Chunks of any size give the one-shot result to rounding, in memory that does not grow.
+        However a sequence is split into chunks, the result is that of a single call, up to
+        rounding, and memory does not grow with the length.
 
         Parameters
         ----------
@@ -498,7 +499,7 @@ class ApproxKernelAttention(EstimatorBase):
     def attention_matrix(
         self, q: Array, k: Array, *, key_padding_mask: Array | None = None
     ) -> Result:
-        """Return the matrix that multiplies the values; quadratic, so for small inputs only.
+        """Return the matrix that multiplies the values, of quadratic size: for small inputs only.
 
         Parameters
         ----------
@@ -526,7 +527,7 @@ class ApproxKernelAttention(EstimatorBase):
     ) -> AttentionDiagnosis:
         """Return how accurate the output is, and whether something simpler is better.
 
-        The error of all outputs is estimated from the spread of five draws. At a sample of 64
+        The error of the whole output is estimated from the spread of five draws. At a sample of 64
         queries per set of keys, the output, the mean of the values and an exact window of the same
         cost are compared with exact attention.
 

@@ -1,4 +1,4 @@
-"""Attention with random features, and local attention, in models of torch."""
+"""Attention with random features and local attention, for torch models."""
 
 from .chunks import chunked_loss
 from .local import LocalAttention

@@ -55,29 +55,32 @@ class Attention(nn.Module):
         Parameters
         ----------
         query : Tensor of shape (batch, heads, L, width)
-            Queries. If they are causal and fewer than the keys, they are the last positions.
+            Queries. In causal attention there may be fewer queries than keys; they are then the
+            last positions.
         key : Tensor of shape (batch, heads, S, width)
-            Keys; their heads may be a divisor of those of the queries.
+            Keys; their number of heads may be a divisor of that of the queries.
         value : Tensor of shape (batch, heads, S, e)
             Values.
         attn_mask : Tensor of bool or floats, default=None
-            As in ``scaled_dot_product_attention``: True where a key is kept, or what is added to
-            the logarithms of the weights. Of shape (batch, S) or (batch, 1, 1, S) for padding, then
-            floats are 0 or at most -10,000. `RandomFeatureAttention` also takes (L, S), at a cost
-            of L S. Other masks raise an error.
+            As in ``scaled_dot_product_attention``: booleans, True where a key is kept, or floats
+            that are added to the logarithms of the weights. Masks of shape (batch, S) or
+            (batch, 1, 1, S) mark padding; their floats must be 0 or at most -10,000. The shape
+            (L, S) is for `RandomFeatureAttention` only, at a cost of L S. Other masks raise an
+            error.
         dropout_p : float, default=0.0
-            Share of the entries of values that are dropped: weights of pairs are never computed.
+            Share of the entries of the values that are dropped; the weights of pairs cannot be
+            dropped, because they are never computed.
         is_causal : bool, default=None
-            Whether position i attends only to positions up to i; None is the module's setting.
+            Whether position i attends only to positions up to i; None uses the module's setting.
         scale : float, default=None
-            Factor of the products of queries and keys; None is that of the module.
+            Multiplies the inner products of queries and keys; None uses the module's setting.
         enable_gqa : bool, default=True
             Whether keys may have fewer heads than queries.
         key_padding_mask : Tensor of bool of shape (batch, S), default=None
             True where a key is padding and ignored.
         log_gates : Tensor of shape (S,), (heads, S) or (batch, heads, S), default=None
-            For causal `RandomFeatureAttention`: logs of the share of the past that every position
-            keeps, at most 0, one per key head; they are trained.
+            For causal `RandomFeatureAttention`: logarithms, at most 0, of the share of the past
+            that each position keeps, one per key head. Gradients flow through them.
 
         Returns
         -------
@@ -119,7 +122,7 @@ class Attention(nn.Module):
         Raises
         ------
         ValueError
-            If the module is not causal, or has a mask that is no decay.
+            If the module is not causal, or has a mask other than a decay.
         """
         if not self.is_causal or not self._mask_streams:
             raise ValueError(
@@ -160,8 +163,9 @@ class Attention(nn.Module):
     ) -> tuple[torch.Tensor, Any]:
         """Return causal attention of the next positions, and the state after them.
 
-        Chunks of any size give the result of one call to rounding, and so do gradients through the
-        states. Calls are not counted for `redraw_every`.
+        However a sequence is split into chunks, the result is that of a single call, up to
+        rounding, and so are gradients that flow through the states. Steps do not count towards
+        `redraw_every`.
 
         Parameters
         ----------

@@ -19,25 +19,27 @@ def chunked_loss(
     n_states: int = 64,
     modules: "nn.Module | Iterable[nn.Module]",
 ) -> torch.Tensor:
-    """Return the loss of a sequence whose gradients are computed chunk by chunk.
+    """Return the loss of a sequence, with gradients that are computed chunk by chunk.
 
-    The loss and its gradients are those of the whole sequence at once, but activations are held for
-    one chunk only. Causal `RandomFeatureAttention` modules carry a state from chunk to chunk. The
-    backward pass goes through the chunks from the last to the first and computes each again.
+    The loss and its gradients are those of the whole sequence, but activations are held for only
+    one chunk at a time. Causal `RandomFeatureAttention` and `LocalAttention` modules carry a state
+    from chunk to chunk. The backward pass goes through the chunks from last to first and recomputes
+    each of them.
 
     Parameters
     ----------
     loss_of : callable
-        Returns the summed loss of the positions of a slice, a scalar Tensor. It calls a model all
-        of whose parts besides causal attention act on single positions.
+        Takes a slice and returns the summed loss of its positions, a scalar Tensor. In the model
+        that it calls, everything except causal attention must act on single positions.
     length : int
         Number of positions.
     chunk_size : int, default=256
-        Positions in a chunk.
+        Number of positions in a chunk.
     n_states : int, default=64
-        States that are kept at once, if so few can do; with more chunks, others are computed again.
+        Number of states that are kept at a time, or more if so few are not enough; if there are
+        more chunks, the other states are recomputed.
     modules : Module or iterable of Module
-        What `loss_of` calls. Parameters outside of it must not need a gradient.
+        The modules that `loss_of` calls. No parameter outside them may require a gradient.
 
     Returns
     -------
@@ -48,23 +50,23 @@ def chunked_loss(
     Raises
     ------
     RuntimeError
-        If a tensor outside `modules` needs a gradient, a parameter has a hook, attention is called
-        twice in a chunk, or a chunk computed again has another loss.
+        If a tensor outside `modules` requires a gradient, a parameter has a hook, attention is
+        called twice in a chunk, or a chunk has a different loss when it is recomputed.
     TypeError
-        If `loss_of` is no function, or returns no scalar, or `modules` are none.
+        If `loss_of` is not a function or does not return a scalar, or `modules` are not modules.
     ValueError
-        If `modules` hold no causal attention, or attention of both directions or with a mask
-        that is no decay.
+        If `modules` contain no causal attention, or attention that is bidirectional or has a mask
+        other than a decay.
 
     See Also
     --------
-    RandomFeatureAttention.step : One chunk at a time by hand.
-    torch.utils.checkpoint.checkpoint : Less memory for each layer, in proportion to the length.
+    RandomFeatureAttention.step : One chunk at a time, by hand.
+    torch.utils.checkpoint.checkpoint : Less memory per layer, still proportional to the length.
 
     Notes
     -----
-    Random numbers of torch, such as those of dropout, come from one seed per chunk; other sources
-    of random numbers raise an error. ``redraw_every`` counts the whole as one call. Second
+    Torch's random numbers, such as those of dropout, come from one seed per chunk; other sources of
+    random numbers raise an error. ``redraw_every`` counts the whole loss as one call. Second
     derivatives are not available.
 
     References

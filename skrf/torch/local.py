@@ -23,41 +23,42 @@ class _Operator(Operator):
 
 
 class LocalAttention(Attention):
-    """Attention to near keys, a few heavy ones and summaries of the rest, in a torch model.
+    """Attention to nearby keys, a few heavy ones and summaries of the rest, in a torch model.
 
-    Takes queries, keys and values of shape (batch, heads, length, width), or (batch, length,
-    width) for one head, in place of ``scaled_dot_product_attention``. It has no weights and no
-    random numbers. Computes what `skrf.attention.LocalAttention` does.
+    Use it in place of ``scaled_dot_product_attention``. It takes queries, keys and values of shape
+    (batch, heads, length, width), or (batch, length, width) for one head, and computes the same as
+    `skrf.attention.LocalAttention`. It has no weights and no random numbers.
 
     Parameters
     ----------
     window : int, default=None
-        Keys before a block of positions; with ``is_causal=False`` keys around and in it.
+        Number of keys before a block of positions; with ``is_causal=False``, of keys in and around
+        it.
     n_heavy : int, default=None
-        Keys beyond the window that are seen exactly.
+        Number of keys beyond the window that are treated exactly.
     n_summaries : int, default=None
-        Summaries of all others.
+        Number of summaries of all other keys.
     block : int, default=32
-        Positions in a block.
+        Number of positions in a block.
     is_causal : bool, default=False
         Whether position i attends only to positions up to i, unless a call says otherwise.
     scale : float, default=None
-        Factor of the products of queries and keys; None is 1/sqrt(width).
+        Multiplies the inner products of queries and keys; None means 1/sqrt(width).
     dropout : float, default=0.0
-        Share of the entries of values that are dropped during training.
+        Share of the entries of the values that are dropped during training.
     mask : DecayMask or callable, default=None
-        ``ToeplitzMask.decay(rate)``, with `is_causal` only. A rate that is a parameter is trained;
+        ``ToeplitzMask.decay(rate)``, only with `is_causal`. A rate that is a parameter is trained;
         a callable returns the mask of each call.
 
     See Also
     --------
-    skrf.attention.LocalAttention : The operator, whose defaults and notes hold here.
+    skrf.attention.LocalAttention : The operator; its defaults and notes also apply here.
     RandomFeatureAttention : For models that are trained with random features.
 
     Notes
     -----
-    Mean queries of a fit are part of ``state_dict``, in float64. Gradients take the choice of keys
-    as constant. Compiled graphs do not include calls.
+    The mean queries of a fit are part of ``state_dict``, in float64. Gradients treat the choice of
+    keys as constant. Under ``torch.compile``, calls cause graph breaks.
 
     Examples
     --------
@@ -120,11 +121,11 @@ class LocalAttention(Attention):
         Parameters
         ----------
         query, key : Tensor of shape (batch, heads, length, width)
-            Inputs such as those of later calls.
+            Inputs like those of later calls.
         value : Tensor, default=None
             Unused.
         key_padding_mask : Tensor of bool of shape (batch, length), default=None
-            True where a key is padding; so is the query at its position.
+            True where a key is padding; the query at the same position is then padding, too.
 
         Returns
         -------
@@ -141,7 +142,7 @@ class LocalAttention(Attention):
         *,
         key_padding_mask: "torch.Tensor | None" = None,
     ) -> Self:
-        """Merge the mean of more queries with that of earlier ones.
+        """Update the mean query of every head with more queries.
 
         Parameters
         ----------
@@ -209,7 +210,7 @@ class LocalAttention(Attention):
         Returns
         -------
         str
-            The arguments that matter most.
+            The most important arguments.
         """
         names = "window", "n_heavy", "n_summaries", "block", "is_causal", "dropout"
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)

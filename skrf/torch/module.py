@@ -36,9 +36,9 @@ class _Operator(ApproxKernelAttention):
 class RandomFeatureAttention(Attention):
     """Softmax attention with random features, in place of ``scaled_dot_product_attention``.
 
-    Takes queries, keys and values of shape (batch, heads, length, width), or (batch, length,
-    width) for one head, and has no weights of its own. Random numbers are functions of a seed.
-    Statistics come from `fit`; without it, bidirectional calls take them from a sample of their
+    It takes queries, keys and values of shape (batch, heads, length, width), or (batch, length,
+    width) for one head, and has no weights of its own. All random numbers are determined by a seed.
+    Statistics come from `fit`; without it, bidirectional calls compute them from a sample of their
     inputs, as in `ApproxKernelAttention`.
 
     Parameters
@@ -48,16 +48,16 @@ class RandomFeatureAttention(Attention):
     is_causal : bool, default=False
         Whether position i attends only to positions up to i, unless a call says otherwise.
     scale : float, default=None
-        Factor of the products of queries and keys; None is 1/sqrt(width).
+        Multiplies the inner products of queries and keys; None means 1/sqrt(width).
     mask : mask of ApproxKernelAttention or callable, default=None
-        Multiplies the attention weights, which must not become negative. A mask made of parameters
-        is trained; a callable, such as another module, returns the mask of each call.
+        Multiplies the attention weights; its entries must not become negative. A mask made from
+        parameters is trained; a callable, such as another module, returns the mask of each call.
     dropout : float, default=0.0
-        Share of the entries of values that are dropped during training.
+        Share of the entries of the values that are dropped during training.
     redraw_every : int, default=None
-        Number of training calls after which the next one redraws the random numbers.
+        Number of training calls after which the random numbers are redrawn, at the next call.
     random_state : int, RandomState instance or None, default=None
-        Source of the seed; None uses that of `feature_map`, or else torch's generator.
+        Source of the seed; None uses that of `feature_map` or, if it has none, torch's generator.
 
     Attributes
     ----------
@@ -68,22 +68,24 @@ class RandomFeatureAttention(Attention):
 
     See Also
     --------
-    skrf.attention.ApproxKernelAttention : The operator of each direction.
-    skrf.attention.ToeplitzMask : Masks whose weights train.
+    skrf.attention.ApproxKernelAttention : The operator behind each direction.
+    skrf.attention.ToeplitzMask : Masks whose weights can be trained.
 
     Notes
     -----
-    Everything that outputs depend on is in ``state_dict`` as buffers: the seed, the count of calls
-    and, after a fit, the statistics and what was learned from them. A module with the same
-    arguments that loads it has the same outputs, bit for bit. These buffers keep their dtype in
-    ``half()`` and the like; they are a record that calls do not read.
+    Everything that the outputs depend on is stored in ``state_dict`` as buffers: the seed, the
+    count of calls and, after a fit, the statistics and what was learned from them. A module with
+    the same arguments that loads this ``state_dict`` gives the same outputs, bit for bit. The
+    buffers keep their dtype under ``half()`` and similar methods; they are a record that calls do
+    not read.
 
-    Sums are in float32 or better, also under autocast. Compiled graphs do not include calls.
+    Sums are in float32 or better, also under autocast. Under ``torch.compile``, calls cause graph
+    breaks.
 
-    Activation checkpointing calls a module again in the backward pass. With `redraw_every`, such a
-    call repeats the draw of its first one, which it finds by a number that training calls take from
-    torch's generator on the CPU. This needs ``preserve_rng_state=True``, the default of
-    ``torch.utils.checkpoint``.
+    Activation checkpointing calls a module again in the backward pass. With `redraw_every`, the
+    second call repeats the draw of the first; it identifies the first by a number that every
+    training call takes from torch's CPU generator. This requires ``preserve_rng_state=True``, the
+    default of ``torch.utils.checkpoint``.
 
     References
     ----------
@@ -198,16 +200,16 @@ class RandomFeatureAttention(Attention):
         key_padding_mask: "torch.Tensor | None" = None,
         is_causal: bool | None = None,
     ) -> Self:
-        """Compute the statistics that all later calls in a direction use.
+        """Compute the statistics that all later calls in one direction use.
 
         Parameters
         ----------
         query, key, value : Tensor of shape (batch, heads, length, width)
-            Inputs such as those of later calls.
+            Inputs like those of later calls.
         key_padding_mask : Tensor of bool of shape (batch, length), default=None
             True where a key is padding and ignored.
         is_causal : bool, default=None
-            The direction; None is the module's own.
+            The direction to fit; None uses the module's setting.
 
         Returns
         -------
@@ -217,7 +219,7 @@ class RandomFeatureAttention(Attention):
         Raises
         ------
         ValueError
-            For a `feature_map` whose parameters buffers cannot hold, such as `AdaptiveRF`.
+            If the parameters of `feature_map` cannot be stored in buffers, as with `AdaptiveRF`.
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
         parts = [tensor.detach() for tensor in parts]
@@ -231,12 +233,12 @@ class RandomFeatureAttention(Attention):
     def redraw(self, random_state: RandomState = None) -> Self:
         """Redraw the random numbers, keeping the statistics.
 
-        States of `step` belong to the former numbers: begin again with `init_state`.
+        States returned by `step` belong to the old random numbers: start again with `init_state`.
 
         Parameters
         ----------
         random_state : int, RandomState instance or None, default=None
-            Source of the new seed; None uses the next one, which the current seed determines.
+            Source of the new seed; None derives it from the current seed.
 
         Returns
         -------
@@ -295,8 +297,9 @@ class RandomFeatureAttention(Attention):
         """
         if getattr(self, "_is_replica", False):
             raise RuntimeError(
-                f"redraw_every={self.redraw_every!r} counts calls, which copies that DataParallel "
-                "makes for a single call forget. Use DistributedDataParallel, or redraw_every=None."
+                f"redraw_every={self.redraw_every!r} counts calls, but DataParallel copies the "
+                "module for every call, so the count is lost. Use DistributedDataParallel, or "
+                "redraw_every=None."
             )
         number = torch.randint(2**63 - 1, (), device="cpu").item()
         if torch._C._current_graph_task_id() != -1:  # in a backward pass
@@ -324,7 +327,7 @@ class RandomFeatureAttention(Attention):
         Returns
         -------
         str
-            The arguments that matter most.
+            The most important arguments.
         """
         names = "feature_map", "is_causal", "dropout", "redraw_every", "seed"
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)

@@ -22,7 +22,7 @@ class _TensorState:
         return {name: v for name, v in self.tensors().items() if name in self._carriers}
 
     def detach(self) -> Self:
-        """Return the state without its history of gradients.
+        """Return the state, detached from the autograd graph.
 
         Returns
         -------
@@ -58,13 +58,15 @@ class _TensorState:
 class StreamState(_TensorState, AttentionState):
     """State of causal attention, made by `RandomFeatureAttention.init_state`.
 
-    It is a pytree of tensors with the batch first, so that ``torch.utils`` can map over it, and
-    ``torch.load(weights_only=True)`` reads it. Gradients flow through ``sums``.
+    It is a pytree of tensors with the batch as the first axis, so the pytree functions of
+    ``torch.utils`` can map over it, and ``torch.load(weights_only=True)`` can read it. Gradients
+    flow through ``sums``.
 
     Parameters
     ----------
     sums : Tensor of shape (batch, heads, n_features, e + 1), default=None
-        Sums over keys of features times ``[1, values]``, float64; None before the first step.
+        Sums, over the keys, of features times ``[1, values]``, in float64; None before the first
+        step.
     log_scale : Tensor of shape (batch, heads, n_features) or (batch, heads, 1), default=None
         Logarithms of the scales of these sums, without gradients.
     width : int, default=None
@@ -98,7 +100,8 @@ class StreamState(_TensorState, AttentionState):
 class LocalStreamState(_TensorState, LocalState):
     """State of local attention, made by `LocalAttention.init_state`.
 
-    It is a pytree of tensors with the batch first, as `StreamState` is. Gradients flow through it.
+    Like `StreamState`, it is a pytree of tensors with the batch as the first axis. Gradients flow
+    through it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Local attention: near keys, a few heavy keys, and summaries of the rest."""
+"""Local attention: nearby keys, a few heavy keys, and summaries of the rest."""
 
 from .attention import LocalAttention
 from .state import LocalState

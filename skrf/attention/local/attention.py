@@ -38,69 +38,74 @@ _FASTEST = 1e6  # rate of a decay after which nothing is left of a key at the ne
 
 
 class LocalAttention(EstimatorBase):
-    """Softmax attention to near keys, a few heavy ones, and summaries of the rest.
+    """Softmax attention to nearby keys, a few heavy ones, and summaries of the rest.
 
     Calling it returns an approximation of ``softmax(scale * q @ k.T) @ v`` in time linear in the
-    length, without random numbers. Positions come in blocks. A query sees exactly the keys of a
-    window that all queries of its block share, and of the keys beyond it those that the mean query
-    gives the largest weights; summaries stand for all others. Each key counts once, in one softmax.
+    length, without random numbers. Positions are grouped into blocks. Two kinds of keys are treated
+    exactly: those in a window, which all queries of a block share, and, beyond it, the heavy keys,
+    to which the mean query gives the largest weights. Summaries replace all other keys. Every key
+    counts once, in a single softmax.
 
     Parameters
     ----------
     window : int, default=None
-        Keys before a block of positions; with ``causal=False`` keys around and in it, at least
-        three blocks. None makes 256 units, or 288 with ``causal=False``.
+        Number of keys before a block of positions; with ``causal=False``, of keys in and around it,
+        at least three blocks. None gives 256 units in total, or 288 with ``causal=False``.
     n_heavy : int, default=None
-        Keys beyond the window that are seen exactly; None is 64, or 72 with ``causal=False``.
+        Number of heavy keys, which lie beyond the window and are treated exactly; None means 64,
+        or 72 with ``causal=False``.
     n_summaries : int, default=None
-        Summaries of all others; None is 1, or 16 with ``causal=False``. At most 1 with `causal`.
+        Number of summaries of all other keys; None means 1, or 16 with ``causal=False``. At most 1
+        with `causal`.
     block : int, default=32
-        Positions in a block.
+        Number of positions in a block.
     causal : bool, default=False
         Whether position i attends only to positions up to i.
     scale : float, default=None
-        Factor of the products of queries and keys; None is 1/sqrt(d).
+        Multiplies the inner products of queries and keys; None means 1/sqrt(d).
     mask : DecayMask, default=None
         ``ToeplitzMask.decay(rate)``, which multiplies all weights by exp(-rate * lag), as ALiBi
-        does; with `causal` only.
+        does; only with `causal`.
 
     Attributes
     ----------
     mean_queries_ : ndarray of shape (n_heads, d)
         After `fit`: the mean query of every head.
     n_queries_ : ndarray of shape (n_heads,)
-        After `fit`: how many queries these are the means of.
+        After `fit`: the number of queries behind each mean.
 
     See Also
     --------
     ApproxKernelAttention : Random features, for models that are trained with them.
-    exact_attention : The attention that it approximates.
+    exact_attention : The attention that this approximates.
     compare_attention : Errors and times of several operators on given inputs.
     skrf.torch.LocalAttention : The same as a torch module.
 
     Notes
     -----
-    The cost is in units, exact keys per query in the mean: ``units = window + n_heavy +
-    n_summaries``, and half a block more with `causal`. Inputs of at most so many positions are
+    The cost is measured in units, the average number of keys per query: ``units = window + n_heavy
+    + n_summaries``, plus half a block with `causal`. Inputs with at most this many positions are
     computed exactly.
 
-    The mean query comes from `fit`, on texts as long as later ones, or else from the queries of a
-    call; with `causal`, which must not see the future, from those of the first positions, which
-    see all keys. On long texts a window that keeps the first keys may be as good: `diagnose` says
-    so. With `causal`, the first four keys of a text count as heavy in any case: language
-    models give them much weight. Gradients take the choice of keys as constant.
+    The mean query comes from `fit`, which should see texts as long as later ones. Without `fit`, it
+    is the mean of the queries of a call or, with `causal`, which must not see the future, of the
+    queries at the first positions, which still see all keys. On long texts, a window that keeps the
+    first keys may be as good; `diagnose` shows whether it is. With `causal`, the first four keys of
+    a text always count as heavy, because language models give them much weight. Gradients treat
+    the choice of keys as constant.
 
-    Positions count from the first real key, so that padding changes nothing. One call, chunks and
-    single positions have the same result to rounding. The window belongs to the heads of the keys,
-    the choice of heavy keys to those of the queries.
+    Positions are counted from the first real key, so padding changes nothing. A single call, chunks
+    and single positions give the same result, up to rounding. There is one window per key head, but
+    every query head has its own heavy keys.
 
-    A summary's logarithm of weights is the tangent of the exact one at the mean query, and never
-    above it. Random features estimate the same weights for every query, with a variance.
+    As a function of the query, the log weight of a summary is the tangent, at the mean query, to
+    the exact log weight of its keys, and never exceeds it. Random features estimate the same
+    weights for every query, but with variance.
 
     References
     ----------
-    Zheng et al., Efficient attention via control variates (2023), for sums over sets of keys as
-    terms of attention.
+    Zheng et al., Efficient attention via control variates (2023), for using sums over sets of keys
+    as terms of attention.
 
     Examples
     --------
@@ -137,7 +142,7 @@ class LocalAttention(EstimatorBase):
 
     @property
     def units(self) -> int:
-        """Exact keys per query, in the mean."""
+        """Average number of keys per query, summaries included."""
         return self._sizes().units
 
     def _sizes(self) -> Sizes:
@@ -152,11 +157,12 @@ class LocalAttention(EstimatorBase):
         Parameters
         ----------
         q : array-like of shape (..., L, d)
-            Queries; the last leading axis is the heads, all others are pooled.
+            Queries; the last leading axis is the heads, and all others are pooled.
         k : array-like of shape (..., S, d)
-            Keys, whose numbers do not matter.
+            Keys; only their shape is used.
         key_padding_mask : array-like of bool, default=None
-            True where a key is padding; so is the query at its position, if there are as many.
+            True where a key is padding. If there are as many queries as keys, the query at the same
+            position is then padding, too.
 
         Returns
         -------
@@ -166,7 +172,7 @@ class LocalAttention(EstimatorBase):
         return self._merge(q, k, key_padding_mask, before=None)
 
     def partial_fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
-        """Merge the mean of more queries with that of earlier ones.
+        """Update the mean query of every head with more queries.
 
         Parameters
         ----------
@@ -231,28 +237,30 @@ class LocalAttention(EstimatorBase):
         Parameters
         ----------
         q : array-like of shape (..., L, d)
-            Queries. With `causal` they may be fewer than the keys: the last positions.
+            Queries. With `causal`, there may be fewer queries than keys: those of the last
+            positions.
         k : array-like of shape (..., S, d)
-            Keys; the last leading axis (heads) may be a divisor of q's.
+            Keys; the number of heads (last leading axis) may be a divisor of that of q.
         v : array-like of shape (..., S, e)
             Values.
         key_padding_mask : array-like of bool, default=None
-            True where a key is padding and ignored. Shape (S,), or with the leading axes of k, with
-            or without its heads.
+            True where a key is padding and ignored. The shape is (S,), or has the leading axes of
+            k, with or without its heads.
 
         Returns
         -------
         array of shape (..., L, e)
-            float64 if an input is, otherwise float32, or float16 or bfloat16 if all inputs are,
-            with sums in float32 or better. Rows without any key are 0, and so are those of padding
-            at the ends, which has no position. In the library and on the device of the inputs.
+            Outputs, in the library and on the device of the inputs. The dtype is float64 if any
+            input is float64, float16 or bfloat16 if all inputs are, and float32 otherwise; sums are
+            in float32 or better. Rows without any key are 0, and so are rows of padding at the
+            ends, which has no position.
 
         Raises
         ------
         ValueError
             If shapes do not fit or contents are not finite; the message names the input.
         TypeError
-            If an input is not made of real numbers, or inputs are of different libraries.
+            If an input is not made of real numbers, or if the inputs belong to different libraries.
         """
         inputs = check_inputs(q, k, v, key_padding_mask, is_checked=False)
         return inputs.given_layout(self._attend(inputs)[0])
@@ -285,7 +293,8 @@ class LocalAttention(EstimatorBase):
     ) -> tuple[Result, LocalState]:
         """Return causal attention of the next positions, and the state after them.
 
-        Chunks of any size give the one-shot result to rounding, in memory that does not grow.
+        However a sequence is split into chunks, the result is that of a single call, up to
+        rounding, and memory does not grow with the length.
 
         Parameters
         ----------
@@ -320,7 +329,7 @@ class LocalAttention(EstimatorBase):
     def attention_matrix(
         self, q: Array, k: Array, *, key_padding_mask: Array | None = None
     ) -> Result:
-        """Return the matrix that multiplies the values; quadratic, so for small inputs only.
+        """Return the matrix that multiplies the values, of quadratic size: for small inputs only.
 
         Parameters
         ----------
@@ -348,8 +357,8 @@ class LocalAttention(EstimatorBase):
     ) -> AttentionDiagnosis:
         """Return how accurate the output is, and whether something simpler is better.
 
-        At a sample of 64 queries per set of keys the output, the mean of the values and an exact
-        window of as many units are compared with exact attention.
+        At a sample of 64 queries per set of keys, the output, the mean of the values and an exact
+        window with as many keys as there are units are compared with exact attention.
 
         Parameters
         ----------
@@ -361,8 +370,8 @@ class LocalAttention(EstimatorBase):
         Returns
         -------
         AttentionDiagnosis
-            ``relative_error`` and ``sampled_errors``; of the latter, "window" is smaller than
-            "attention" where a window of equal cost is better.
+            ``relative_error`` and ``sampled_errors``; in the latter, "window" is smaller than
+            "attention" if a window of the same cost is better.
         """
         if self.mask is not None:
             raise ValueError(
@@ -481,8 +490,8 @@ class LocalAttention(EstimatorBase):
         if not (is_plain and self.causal):
             raise ValueError(
                 "mask must be None or ToeplitzMask.decay(rate), and needs causal=True, got "
-                f"mask={self.mask!r} and causal={self.causal!r}. Only one exponential of the lag "
-                "multiplies summaries of keys, too."
+                f"mask={self.mask!r} and causal={self.causal!r}. Summaries of keys allow only a "
+                "single exponential of the lag."
             )
         rates = exponentials_of(self.mask, inputs)[0][:, 0]
         return namespace(rates).minimum(rates, like(_FASTEST, rates))

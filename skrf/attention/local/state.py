@@ -16,31 +16,32 @@ _OF_KEYS = "recent", "is_key", "counts", "n_queries"  # one for every key head
 class LocalState:
     """State of streaming local attention, made by `LocalAttention.init_state`.
 
-    Its size does not grow. Arrays are those of the inputs' library, with the batch first, and are
-    never changed: every step makes new ones. None before the first step.
+    Its size does not grow. The arrays belong to the library of the inputs, have the batch as their
+    first axis, and are never modified: every step returns new ones. They are None before the first
+    step.
 
     Parameters
     ----------
     recent : array of shape (..., m, d + e), default=None
         The last keys and values.
     is_key : array of bool of shape (..., m), default=None
-        Which of them are no padding.
+        True where these are not padding.
     counts : array of int of shape (...), default=None
-        Positions since the first real key.
+        Number of positions since the first real key.
     far : array of shape (..., n_heavy + 1, d + e), default=None
         Heavy keys and values of every query head, and the mean of all others beyond the window.
     bias : array of shape (..., n_heavy + 1), default=None
-        What is added to the products of queries and these keys; -inf for none.
+        Added to the inner products of queries with these keys; -inf where there is no key.
     scores : array of shape (..., n_heavy), default=None
-        Products of the heavy keys with the mean query; -inf for none.
+        Inner products of the heavy keys with the mean query; -inf where there is no key.
     log_weight : array of shape (...), default=None
-        Logarithm of the weight of all others.
+        Logarithm of the total weight of all others.
     query_sum : array of shape (..., d), default=None
         Sum of the queries of the first positions.
     n_queries : array of shape (...), default=None
-        How many these are.
+        Number of queries in this sum.
     sizes : tuple, default=None
-        Sizes of the operator, width of the keys, and whether it was fitted.
+        Sizes of the operator, width of the keys, and whether the operator was fitted.
 
     See Also
     --------
@@ -69,7 +70,7 @@ class LocalState:
     sizes: tuple | None = None
 
     def select(self, indices: Array) -> Self:
-        """Return the state of some entries of the batch, the first axis, as beams need it.
+        """Return the state of some entries of the batch (first axis), for example in a beam search.
 
         Parameters
         ----------
@@ -89,7 +90,7 @@ class LocalState:
         return self.mapped(lambda _, array: take(array, rows))
 
     def mapped(self, function: Any) -> Self:
-        """Return the state with a function of every name and array.
+        """Return a state in which a function has been applied to every array.
 
         Parameters
         ----------
