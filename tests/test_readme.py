@@ -21,8 +21,10 @@ GUIDE = ROOT / "docs" / "guide"
 needs_docs = pytest.mark.skipif(not GUIDE.is_dir(), reason="no docs/ in this copy")
 
 _MARKDOWN = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+# A comment after a block, which the built page leaves out, may hold its assertions.
 _REST = re.compile(
-    r"^(?P<margin> *)\.\. code-block:: python\n\n(?P<code>(?:(?:(?P=margin) {3}.*)?\n)+)",
+    r"^(?P<margin> *)\.\. code-block:: python\n\n(?P<code>(?:(?:(?P=margin) {3}.*)?\n)+)"
+    r"(?:(?P=margin)\.\. check\n\n(?P<check>(?:(?:(?P=margin) {3}.*)?\n)+))?",
     re.MULTILINE,
 )
 
@@ -33,7 +35,8 @@ def python_blocks(path):
     blocks = (_MARKDOWN if path.suffix == ".md" else _REST).finditer(text)
     for match in blocks:
         line = text.count("\n", 0, match.start("code")) + 1
-        code = textwrap.dedent(match["code"])
+        parts = match.groupdict()
+        code = textwrap.dedent(parts["code"]) + textwrap.dedent(parts.get("check") or "")
         yield pytest.param(path, line, code, id=f"{path.relative_to(ROOT).as_posix()}:{line}")
 
 
