@@ -5,11 +5,12 @@
 Times are the least of several repetitions with one thread (OPENBLAS_NUM_THREADS=1), in float32 with
 256 features, heads of width 64 and a decay of .05 a position, or a sum of two or four exponentials;
 and the largest difference of these, as a part of the state, from the dense masks that they stand
-for, in float64. Two minutes.
+for, in float64. Half a minute.
 """
 
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 
@@ -23,13 +24,15 @@ DECAYS = {
 }
 
 
-def seconds(call, repeats, n):
-    best = np.inf
-    for _ in range(repeats):
-        start = time.perf_counter()
-        for _ in range(n):
-            call()
-        best = min(best, (time.perf_counter() - start) / n)
+def seconds(calls, rounds, n):
+    """Return the least seconds of every call, which take turns."""
+    best = [np.inf] * len(calls)
+    for _ in range(rounds):
+        for i, call in enumerate(calls):
+            start = time.perf_counter()
+            for _ in range(n):
+                call()
+            best[i] = min(best[i], (time.perf_counter() - start) / n)
     return best
 
 
@@ -42,12 +45,11 @@ def main():
     ]
     for heads in (1, 32):
         q, k, v = rng.normal(size=(3, heads, 4096, 64)).astype(np.float32)
-        steps, texts = [], []
-        for operator in operators:
-            one = [x[:, :1] for x in (q, k, v)]
-            _, state = operator.step(*one, operator.init_state())
-            steps.append(seconds(lambda op=operator, x=one, s=state: op.step(*x, s), 20, 50))
-            texts.append(seconds(lambda op=operator, x=(q, k, v): op(*x), 3, 1))
+        one = [x[:, :1] for x in (q, k, v)]
+        states = [operator.step(*one, operator.init_state())[1] for operator in operators]
+        pairs = zip(operators, states, strict=True)
+        steps = seconds([partial(op.step, *one, state) for op, state in pairs], 20, 20)
+        texts = seconds([partial(op, q, k, v) for op in operators], 3, 1)
         for name, (plain, *others) in (("a step", steps), ("4,096 positions", texts)):
             times = ", ".join(
                 f"{kind} {1e3 * t:.2f} ms ({t / plain:.2f} times)"
