@@ -1,6 +1,7 @@
 """The loaders: real files where they are at hand, small written ones and a faked OpenML."""
 
 import os
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -128,6 +129,17 @@ def test_downloads_are_files_of_uci(name, openml):
     bunch = load_uci(name, download=True)
     assert openml == {}  # asked for once
     assert bunch.data.tolist() == [features] and bunch.target.tolist() == [label]
+
+
+def test_a_download_that_fails_says_what_to_do(openml, monkeypatch):
+    def fetch(**kwargs):
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr(uci, "fetch_openml", fetch)
+    with pytest.raises(
+        ConnectionError, match=r"'car' could not be downloaded .*as car\.csv in data_"
+    ):
+        load_uci("car", download=True)
 
 
 def test_wifi_cannot_be_downloaded():

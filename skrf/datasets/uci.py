@@ -9,6 +9,7 @@ from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
+from urllib.error import URLError
 
 import numpy as np
 from sklearn.datasets import fetch_openml
@@ -91,6 +92,8 @@ def load_uci(
         If no file is found and `download` is False.
     ImportError
         If a download needs pandas, which is not installed.
+    ConnectionError
+        If the download fails.
 
     See Also
     --------
@@ -171,7 +174,13 @@ def _rows_of_openml(name, facts):
     # The label stays in the frame, where it is read by name. The other parser turns nominal digits
     # into numbers.
     options = {"target_column": None, "as_frame": True, "parser": "liac-arff"}
-    frame = fetch_openml(data_id=facts["openml_id"], **options).frame
+    try:
+        frame = fetch_openml(data_id=facts["openml_id"], **options).frame
+    except URLError as error:
+        raise ConnectionError(
+            f"{name!r} could not be downloaded from OpenML: {error}. Without a network, save the "
+            f"file from https://doi.org/{facts['doi']} as {name}.csv in data_dir."
+        ) from error
     labels = [_text(label) for label in frame.pop(facts["openml_target"])]
     labels = [facts.get("openml_labels", {}).get(label, label) for label in labels]
     return [[*row, label] for row, label in zip(frame.to_numpy(), labels, strict=True)]
