@@ -262,6 +262,12 @@ class PoissonRF(DiscreteRandomFeatures):
     GeometricRF : Counts with a geometric distribution.
     DiscreteRF : Counts with the distribution of smallest mean second moment.
 
+    Notes
+    -----
+    A feature is exp(-|x|^2 / 2) times the product over the columns l of
+    x_l^c_l / sqrt(c_l! p_l(c_l)), over sqrt(m), with counts c_l that are drawn from the
+    distributions p_l; sums of (x_l y_l)^c / c! are exp(x.y).
+
     References
     ----------
     Likhosherstov et al., Chefs' random tables (2022), section 3.2.1; a rate per column is ours.
@@ -335,6 +341,10 @@ class GeometricRF(DiscreteRandomFeatures):
     --------
     PoissonRF : Counts with a Poisson distribution.
     DiscreteRF : Counts with the distribution of smallest mean second moment.
+
+    Notes
+    -----
+    The features are those of `PoissonRF` with p_l(c) = p (1 - p)^c.
 
     References
     ----------

@@ -81,6 +81,13 @@ class OptimalPositiveRF(CenteredRandomFeatures):
     DenseExponentialRF : A matrix of parameters, for inputs whose columns differ.
     AdaptiveRF : Projections near the data.
 
+    Notes
+    -----
+    A feature is (1 - 4A)^(d/4) exp(A |w|^2 + sqrt(1 - 4A) w.x - |x|^2) / sqrt(m), with A <= 0. The
+    variance of the estimate with independent projections is K^2 (exp(delta) - 1) / m, where
+    delta = d log((1 + rho) / (2 sqrt(rho))) + rho |x + y|^2 and A = (1 - 1/rho) / 8; rho* minimises
+    the mean of delta over the data.
+
     References
     ----------
     Likhosherstov et al., Chefs' random tables (2022), theorem 3.3 (the root printed in its
@@ -233,6 +240,12 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
     OptimalPositiveRF : The best real parameter: positive features.
     DenseExponentialRF : A matrix in place of the one number A.
 
+    Notes
+    -----
+    A feature is (1 - 4A)^(d/4) exp(A |w|^2 + B w.x - (s + 1) |x|^2 / 2) / sqrt(m), with
+    B = sqrt(s (1 - 4A)), and s B in its place for keys. Of complex ones, real and imaginary parts
+    are two components.
+
     References
     ----------
     Likhosherstov et al., Chefs' random tables (2022), theorem 3.1.
@@ -380,6 +393,12 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
     --------
     OptimalPositiveRF : One number in place of the matrix.
     AdaptiveRF : Projections near the data, mixed with this proposal.
+
+    Notes
+    -----
+    A feature is that of `OptimalPositiveRF` with one A_l for every principal axis l of x + y: the
+    exponent is the sum over the axes of A_l w_l^2 + sqrt(1 - 4 A_l) w_l x_l - x_l^2, with the
+    coordinates of w and x along them.
 
     References
     ----------

@@ -239,6 +239,12 @@ class HybridRF(CenteredRandomFeatures):
     OptimalPositiveRF : Accurate where the kernel is small.
     RFFSampler : Accurate where the kernel is large.
 
+    Notes
+    -----
+    The estimate is sum_k lambda_k E_k, with the estimate E_k of the kernel by base k and estimates
+    lambda_k of the coefficients, whose exact values add up to 1. A component is a product of a
+    feature of a coefficient and one of a base.
+
     References
     ----------
     Choromanski et al., Hybrid random features (2022), definition 2; the angular weights of more

@@ -101,6 +101,12 @@ class PositiveRF(CenteredRandomFeatures):
     OptimalPositiveRF : The same with the parameter of smallest variance.
     SimplexRF : The same features with simplex coupling.
 
+    Notes
+    -----
+    A feature is exp(w.x - |x|^2) / sqrt(m) for each of m projections w, and the variance of the
+    estimate with independent ones is K^2 (exp(|x + y|^2) - 1) / m: relative to the kernel K it
+    depends on the midpoint of the two rows alone.
+
     References
     ----------
     Choromanski et al., Rethinking attention with performers (2021), lemma 1.
@@ -196,6 +202,11 @@ class SimplexRF(PositiveRF):
     PositiveRF : The same features with other couplings.
     theory.expected_conformity : The property of a coupling that determines the error.
 
+    Notes
+    -----
+    The features are those of `PositiveRF`. Directions of a block point to the corners of a simplex,
+    turned at random: any two of d have the cosine -1 / (d - 1).
+
     References
     ----------
     Reid et al., Simplex random features (2023), section 3.
@@ -269,6 +280,11 @@ class SimplexRFPlus(SimplexRF):
     --------
     SimplexRF : Directions that do not depend on the norms, with a closed-form variance.
     PositiveRF : The same features with other couplings.
+
+    Notes
+    -----
+    The features are those of `PositiveRF`. Given the lengths of a block, each direction in turn is
+    made opposite to the sum of the other projections.
 
     References
     ----------

@@ -113,6 +113,8 @@ class IndicatorMap(FeatureMap):
 class ClusterQuantizer(CentersOfClusters):
     r"""Features of a kernel whose keys are moved to the nearest of `n_components` centres.
 
+    Choose it for kernel regression, and for bidirectional attention of trained models.
+
     The features of a query are its kernel values with all centres; those of a key are 1 at the
     nearest centre and 0 elsewhere, so sums over keys are counts. In kernel regression, where this
     map is the default, the rows are replaced by the centres of their clusters, which gives a
@@ -170,7 +172,8 @@ class ClusterQuantizer(CentersOfClusters):
 
     Notes
     -----
-    Centres are found as in `ClusterNystroem`; they do not depend on sigma.
+    The estimate of K(x, y) is K(x, c(y)) with the centre c(y) of y. Centres are found as in
+    `ClusterNystroem`; they do not depend on sigma.
 
     References
     ----------
