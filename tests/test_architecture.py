@@ -262,7 +262,9 @@ CHECKS = {"GL08", "SS01", "PR01", "PR02", "PR03", "PR10"}
 OF_AUTHORS = "features.", "projections.", "statistics."
 
 
-REFERENCE = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
+REFERENCE = "\n".join(
+    page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.rst"))
+)
 
 
 @pytest.mark.parametrize("name", re.findall(r"^   ([A-Za-z_.]+)$", REFERENCE, re.M))

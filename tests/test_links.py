@@ -12,12 +12,13 @@ from sklearn.pipeline import make_pipeline
 from skrf import AdaptiveRF, KernelRegressionClassifier, _estimator
 
 ADDRESS = "https://features.example/stable"
-REFERENCE = Path(__file__).parents[1] / "docs" / "api.rst"
+REFERENCE = Path(__file__).parents[1] / "docs" / "api"
 
 
 def estimators():
     """Yield (listed name, class) of all estimators of the reference."""
-    for name in re.findall(r"^   ([A-Za-z_.]+)$", REFERENCE.read_text("utf-8"), re.MULTILINE):
+    text = "\n".join(page.read_text("utf-8") for page in sorted(REFERENCE.glob("*.rst")))
+    for name in re.findall(r"^   ([A-Za-z_.]+)$", text, re.MULTILINE):
         if not name.startswith(("dask.", "torch.", "features.")):  # base classes have no instances
             home, _, own = f"skrf.{name}".rpartition(".")
             value = getattr(import_module(home), own)

@@ -29,8 +29,10 @@ from skrf import (
 from skrf.graphical import ChainMRF, ErrorReport
 
 ROOT = Path(__file__).parents[1]
-REFERENCE = ROOT / "docs" / "api.rst"
-LISTED = re.findall(r"^   ([A-Za-z_.]+)$", REFERENCE.read_text(encoding="utf-8"), re.MULTILINE)
+REFERENCE = "\n".join(
+    page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.rst"))
+)
+LISTED = re.findall(r"^   ([A-Za-z_.]+)$", REFERENCE, re.MULTILINE)
 # Operators that users call; other magic methods have the signatures of the language.
 CALLED = ("__init__", "__new__", "__call__")
 
