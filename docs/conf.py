@@ -82,6 +82,7 @@ autosummary_context = {
 }
 
 _gallery = [
+    "feature_map",
     "sigma",
     "rbf_sampler",
     "svc",
@@ -94,6 +95,7 @@ _gallery = [
     "uncertainty",
     "drift",
     "attention_matrices",
+    "chain_marginals",
     "tree_denoising",
     "filter",
 ]
