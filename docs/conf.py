@@ -82,7 +82,6 @@ autosummary_context = {
 }
 
 _gallery = [
-    "feature_map",
     "sigma",
     "rbf_sampler",
     "svc",
