@@ -101,7 +101,7 @@ def plot(rows):
 
 def main():
     """Measure, and write the table and the picture."""
-    warnings.simplefilter("ignore", FeatureCollapseWarning)
+    warnings.simplefilter("ignore", FeatureCollapseWarning)  # only time counts
     with threadpool_limits(1):
         rows = measure()
     with open(FOLDER / "attention_lengths.csv", "w", newline="") as file:

@@ -520,8 +520,8 @@ def _of(array, sets):
 def _decaying(q, rows, mean, rates, count, scale):
     """Return queries, keys with values, and mean queries with one more number for a decay.
 
-    The weight exp(-rate (i - j)) is exp(rate j) up to a factor that all keys of a query share: rate
-    times j is the number of a key, and what makes 1 of the scale that of a query.
+    The weight exp(-rate (i - j)) is exp(rate j) up to a factor that all keys of a query share. Key
+    j gets the number rate j, and queries get 1 / scale, which the scale makes 1.
     """
     xp, n, width = namespace(rows), rows.shape[-2], q.shape[-1]
     places = in_library_of(count + np.arange(n), rates)
