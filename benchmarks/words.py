@@ -3,6 +3,7 @@
     SKRF_EWT_DIR=... python benchmarks/words.py --part gate
     SKRF_EWT_DIR=... python benchmarks/words.py --part curve
     SKRF_EWT_DIR=... python benchmarks/words.py --part curve --row 4096 256
+    SKRF_EWT_DIR=... python benchmarks/words.py --part curve --row 128 hmmlearn
     python benchmarks/words.py --part docstrings
     python benchmarks/words.py --part docstrings --mixed
 
@@ -16,7 +17,8 @@ modules that training does not see. With ``--mixed`` it is every tenth sentence:
 phrases of their neighbours in training word by word, which n-grams know by heart.
 
 Seconds are CPU seconds of one thread (OPENBLAS_NUM_THREADS=1). The gate takes 16 minutes, the curve
-some hours; ``--row`` asks for one number of states and of features alone ("exact" for the kernel).
+some hours; ``--row`` asks for one number of states and of features alone ("exact" for the kernel,
+"hmmlearn" for twenty passes of its EM).
 """
 
 import argparse
@@ -185,7 +187,7 @@ def curve(train, held, n_symbols, rows):
         show(f"{n_states} states, {what}", perplexity(model, held), seconds)
 
 
-def peer(train, held, n_symbols):
+def peer(train, held, n_symbols, sizes=(64, 128), n_iter=20):
     """Print hmmlearn's perplexity after passes of EM; 1e-6 is added to its emissions."""
     try:
         from hmmlearn.hmm import CategoricalHMM
@@ -193,7 +195,7 @@ def peer(train, held, n_symbols):
         print("hmmlearn is not installed: pip install hmmlearn")
         return
     X, lengths = np.concatenate(train)[:, None], list(map(len, train))
-    for n_states, n_iter in ((64, 20), (128, 20)):
+    for n_states in sizes:
         model = CategoricalHMM(n_states, n_iter=n_iter, n_features=n_symbols, random_state=0)
         start = time.process_time()
         model.fit(X, lengths)
@@ -221,8 +223,11 @@ def main():
     best = show_ngrams(train, held, n_symbols)
     if args.row:
         states, columns = args.row
-        columns = columns if columns == "exact" else int(columns)
-        curve(train, held, n_symbols, [(int(states), columns)])
+        if columns == "hmmlearn":
+            peer(train, held, n_symbols, [int(states)])
+        else:
+            columns = columns if columns == "exact" else int(columns)
+            curve(train, held, n_symbols, [(int(states), columns)])
     elif args.part == "curve":
         curve(train, held, n_symbols, CURVE)
         peer(train, held, n_symbols)
