@@ -1,16 +1,21 @@
 """Ridge regressions of all pairs of classes, from the moments of each class."""
 
+import pickle
 from itertools import combinations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.datasets import load_digits, load_iris, make_hastie_10_2
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import RidgeClassifier
-from sklearn.model_selection import StratifiedKFold
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.multiclass import OneVsOneClassifier
+from sklearn.preprocessing import KernelCenterer
+from sklearn.utils import resample
 
 from skrf import (
     ApproxKernelRidgeClassifier,
@@ -30,7 +35,7 @@ from skrf.regression._decisions import (
 )
 from skrf.regression._moments import ClassMoments, moments_of_rows
 from skrf.regression._ridge import Targets
-from skrf.regression._ridge_solvers import pair_values, votes
+from skrf.regression._ridge_solvers import pair_solutions, pair_values, votes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3))
@@ -152,15 +157,24 @@ def test_pairs_solved_in_their_rows_are_the_same(weights, n):
     given = None if weights is None else weights[:n]
     fitted = model(alpha=1e-3).fit(X[:n], y[:n], given)
     F = fitted.feature_map_.transform(X)
-    moments = None if n == 30 else fitted._fitted.moments
-    values = pair_values(F[:n], y[:n], given, [10.0, 1e-3], F[n:], moments, 4)
+    moments, order, alphas = fitted._fitted.moments, np.argsort(y[:n], kind="stable"), [10.0, 1e-3]
+
+    def of_large(pair, n_rows):
+        if n_rows < 24:
+            return None
+        coefs, intercepts = pair_solutions(moments, alphas, pair)
+        return F[n:] @ coefs + intercepts
+
+    of_rows = F[:n][order]
+    rest = y[:n][order], None if given is None else given[order], alphas, 4, of_large
+    values = pair_values(of_rows @ of_rows.T, F[n:] @ of_rows.T, *rest)
     assert_allclose(values[1], F[n:] @ fitted.coef_.T + fitted.intercept_, rtol=1e-8, atol=1e-9)
 
 
 def test_a_class_without_rows_never_wins():
     fitted = model().partial_fit(X[:50], np.minimum(y[:50], 2), classes=[0, 1, 2, 3, 4])
     assert set(fitted.predict(X)) <= {0, 1, 2}
-    values = pair_values(np.eye(3, 4), np.array([0, 1, 1]), None, [1.0], np.eye(3, 4), None, 4)
+    values = pair_values(np.eye(3), np.eye(3), np.array([0, 1, 1]), None, [1.0], 4)
     assert (votes(values[0], 4)[:, 2:].max(axis=1) < votes(values[0], 4)[:, :2].max(axis=1)).all()
 
 
@@ -497,3 +511,122 @@ def test_a_single_class_is_served_by_searches():
             clone(search).fit_batches([(X[:100], np.zeros(100)), (X[100:], np.zeros(140))]),
         ):
             assert_array_equal(fitted.predict(Q), 0)
+
+
+# ---------------------------------------------------------------- exact, in the rows of pairs
+
+
+EXACT = ApproxKernelRidgeClassifier("exact", sigma=0.7, alpha=0.05, decision="one-vs-one")
+
+
+@pytest.fixture
+def in_rows(monkeypatch):
+    """Solve pairs of 50 and more rows in these, and search on at most 150 rows."""
+    monkeypatch.setattr("skrf.regression._ridge.FEW_ROWS", 49)
+    monkeypatch.setattr("skrf.regression._row_pairs._MOST_SEARCHED", 150)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+@pytest.mark.parametrize("class_weight", [None, {0: 0.0, 2: 3.0}], ids=["alike", "by class"])
+def test_pairs_are_kernel_ridges_of_their_rows(in_rows, weights, class_weight):
+    rows, labels = np.vstack([X, X[:9]]), np.append(y, (y[:9] + 1) % 4)  # some in two classes
+    given = None if weights is None else np.append(weights, weights[:9])
+    model = clone(EXACT).set_params(class_weight=class_weight)
+    fitted = model.fit(rows, labels, given)
+    assert fitted.decisions_ == "one-vs-one" and fitted.alpha_ == 0.05 and fitted.sigma_ == 0.7
+    assert len(fitted.dual_coef_) == len(fitted.intercept_) == 6 and not hasattr(fitted, "coef_")
+    factors = np.ones(len(labels)) if given is None else given
+    factors = factors * [(class_weight or {}).get(label, 1.0) for label in labels]
+    values = []
+    for first, second in combinations(range(4), 2):
+        of_pair = np.isin(labels, (first, second)) & (factors > 0)
+        sides = np.append(np.where(labels[of_pair] == second, 1.0, -1.0), 0.0)
+        system = np.ones((len(sides), len(sides)))  # coefficients that add up to 0, and an offset
+        system[:-1, :-1] = rbf_kernel(rows[of_pair], gamma=0.245)
+        system[:-1, :-1] += np.diag(0.05 / factors[of_pair])
+        system[-1, -1] = 0.0
+        solution = np.linalg.solve(system, sides)
+        values.append(rbf_kernel(Q, rows[of_pair], gamma=0.245) @ solution[:-1] + solution[-1])
+    values = votes(np.column_stack(values), 4)
+    assert_allclose(fitted.decision_function(Q), values, rtol=1e-9, atol=1e-9)
+    for kind in (sp.csr_array, lambda Z: Z.astype(np.float32)):
+        other = clone(model).fit(kind(rows), labels, given).decision_function(kind(Q))
+        assert_allclose(other, values, rtol=1e-4, atol=1e-4)
+    kept = pickle.dumps(clone(EXACT).fit(*load_digits(return_X_y=True)))
+    assert len(kept) < 1.2 * 8 * 1797 * (64 + 45)
+    copy = pickle.loads(pickle.dumps(fitted))
+    assert_array_equal(copy.decision_function(Q), fitted.decision_function(Q))
+    few = fitted.set_params(class_weight=None).fit(rows[:40], labels[:40])
+    assert hasattr(few, "coef_") and not hasattr(few, "dual_coef_")
+
+
+def test_repeated_exact_rows_have_their_weights(in_rows):
+    repeated = clone(EXACT).fit(np.repeat(X, y + 1, axis=0), np.repeat(y, y + 1))
+    weighted = clone(EXACT).fit(X, y, y + 1.0)
+    assert_allclose(repeated.decision_function(Q), weighted.decision_function(Q), rtol=1e-8)
+
+
+def test_other_decisions_and_labels_have_landmarks_still(in_rows):
+    for given in ({"decision": "argmax"}, {"decision": "auto", "alpha": "evidence"}):
+        assert hasattr(clone(EXACT).set_params(**given).fit(X, y), "feature_map_")
+    alone = ApproxKernelRidgeClassifierCV("exact", sigmas=None).fit(X, y)
+    assert hasattr(alone, "feature_map_")
+
+
+@pytest.mark.parametrize("decision", ["auto", "argmax"])
+def test_two_classes_are_one_pair(in_rows, decision):
+    fitted = clone(EXACT).set_params(decision=decision).fit(X, y > 1)
+    assert fitted.decisions_ == "argmax" and fitted.dual_coef_.shape == (1, 240)
+    centred = KernelCenterer()
+    K = centred.fit_transform(rbf_kernel(X, gamma=0.245))
+    dual = np.linalg.solve(K + 0.05 * np.eye(240), 2.0 * (y > 1) - 2 * np.mean(y > 1))
+    values = centred.transform(rbf_kernel(Q, X, gamma=0.245)) @ dual + 2 * np.mean(y > 1) - 1
+    assert_allclose(fitted.decision_function(Q), values, rtol=1e-9, atol=1e-9)
+    given = {"sigmas": [0.7], "alphas": [0.05, 10.0], "decision": decision}
+    search = ApproxKernelRidgeClassifierCV("exact", **given).fit(X, y > 1)
+    assert len(search.cv_results_["param_alpha"]) == 2 and search.decisions_ == "argmax"
+    assert search.score(X, y > 1) > 0.9
+    scored = clone(search).set_params(scoring="roc_auc").fit(X, y > 1)
+    assert scored.best_score_ == scored.cv_results_["mean_test_score"].max() > 0.9
+    assert_allclose(search.predict_proba(Q).sum(axis=1), 1.0)
+
+
+def test_a_search_in_rows_scores_folds_of_pairs(in_rows):
+    given = {"sigmas": [0.5, 1.0], "alphas": [1e-2, 1.0, 100.0], "cv": KFold(4)}
+    model = ApproxKernelRidgeClassifierCV("exact", **given).fit(X[:120], y[:120])
+    table = model.cv_results_
+    assert_array_equal(table["param_alpha"], [1e-2, 1.0] * 2)  # those of pairs
+    train, test = next(KFold(4).split(X[:120]))
+    peer = clone(EXACT).set_params(sigma=1.0, alpha=1e-2).fit(X[train], y[train])
+    kernel = rbf_kernel(X[test], X[train][np.argsort(y[train], kind="stable")], gamma=0.5)
+    values = kernel @ peer.dual_coef_.T + peer.intercept_
+    errors = []
+    for number, pair in enumerate(combinations(range(4), 2)):
+        for code, row in zip(y[test], values, strict=True):
+            if code in pair:
+                errors.append((row[number] - (1 if code == pair[1] else -1)) ** 2)
+    assert table["split0_test_score"][2] == pytest.approx(-np.mean(errors), rel=1e-8)
+    assert model.decisions_ == "one-vs-one" and set(model.decision_scores_) == {"one-vs-one"}
+    rest = {"sigma": model.sigma_, "alpha": model.alpha_}
+    again = clone(EXACT).set_params(**rest).fit(X[:120], y[:120])
+    assert_allclose(model.decision_function(Q), again.decision_function(Q), rtol=1e-9)
+    assert_allclose(model.predict_proba(Q).sum(axis=1), 1.0)
+    assert not hasattr(model, "partial_fit") and not hasattr(model, "merge")
+
+
+def test_a_search_in_rows_looks_at_a_part_of_many_rows(in_rows):
+    search = ApproxKernelRidgeClassifierCV("exact", sigmas=3, scoring="balanced_accuracy")
+    model = search.fit(X, y)
+    assert model.dual_coef_.shape == (6, 240)  # all rows
+    assert 0.6 < model.best_score_ == model.cv_results_["mean_test_score"].max()
+    assert_array_equal(clone(search).fit(X, y).dual_coef_, model.dual_coef_)
+    shuffled = np.random.default_rng(0).permutation(y)
+    scores = clone(search).set_params(scoring=None).fit(X, shuffled).decision_scores_
+    assert scores["one-vs-one"] < 0.45  # a quarter by chance
+    with pytest.raises(ValueError, match="cv must hold out some of the 150 rows"):
+        few = np.setdiff1d(np.arange(240), np.sort(_sampled(240, 150)))[:2]
+        clone(search).set_params(cv=[(np.setdiff1d(np.arange(240), few), few)]).fit(X, y)
+
+
+def _sampled(n, n_samples):
+    return resample(np.arange(n), replace=False, n_samples=n_samples, random_state=0, stratify=y)

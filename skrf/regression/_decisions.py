@@ -10,17 +10,20 @@ import numpy as np
 
 from ..features import as_feature_map
 from ._blocks import beside_threads
+from ._exact import KernelMap
 from ._moments import ClassMoments, moments_of_rows
 from ._probabilities import losses
 from ._ridge_solvers import (
     PairRidges,
     discriminants,
     n_operations,
+    pair_solutions,
     pair_values,
     ridge_of,
     solve,
     votes,
 )
+from ._row_pairs import kernel_pair_values
 from ._row_space import HELD_NUMBERS, features_of, held
 from ._scoring import KnownDecisions, largest
 from ._sigma_search import nearly_best
@@ -174,38 +177,54 @@ def judged_decisions(transformer, train, test, grid, classes, score=None):
 
     With `score`, its results are in the place of the shares of test rows.
     """
-    rows, n_classes = test, len(classes)
-    feature_map = as_feature_map(transformer)
+    n_classes, feature_map = len(classes), as_feature_map(transformer)
+    with beside_threads(feature_map):
+        if isinstance(feature_map, KernelMap):
+            alphas = [alpha for _, alpha in grid]
+            values = kernel_pair_values(feature_map, train, test, alphas, n_classes)
+        else:
+            values = _values(feature_map, train, test, grid, n_classes)
+    pairs = [(decision, of_test) for (decision, _), of_test in zip(grid, values, strict=True)]
+    results = np.array([judged_values(of_test, name, test, n_classes) for name, of_test in pairs])
+    if score is not None:
+        codes = test.values.values
+        known = [KnownDecisions(classes, of_test, name, codes) for name, of_test in pairs]
+        results[:, 0] = [score(one, test) for one in known]
+    return results
+
+
+def _values(feature_map, train, test, grid, n_classes):
+    """Return the values at test rows for every pair (decision, alpha) of a grid."""
     codes, weights = train.values.values, train.sample_weight
     of_pairs = [alpha for decision, alpha in grid if decision == "one-vs-one"]
     least = min(alpha for _, alpha in grid)
-    values = {}
-    with beside_threads(feature_map):
-        n_rows = len(codes) + len(test.y)
-        if n_rows * (feature_map.n_columns or np.inf) <= HELD_NUMBERS:
-            feature_map, (train, test) = held(feature_map, train, test)
-        features = features_of(feature_map, test.X)
-        if of_pairs:
-            moments = ClassMoments.of_rows(feature_map, train.X, codes, n_classes, weights, least)
-        else:
-            moments = moments_of_rows(feature_map, train.X, train.values, weights, least)
-        # Pairs with fewer rows than features are solved in their rows.
-        smallest = np.sort(np.bincount(codes, minlength=n_classes))[:2].sum()
-        if of_pairs and len(codes) <= _MOST_ROWS and smallest < moments.n_columns:
-            of_train = features_of(feature_map, train.X)
-            given = of_train, codes, weights, of_pairs, features, moments, n_classes
-            for alpha, of_alpha in zip(of_pairs, pair_values(*given), strict=True):
-                values["one-vs-one", alpha] = of_alpha
-        rest = [pair for pair in grid if pair not in values]
-        for pair, solution in zip(rest, solutions(rest, moments), strict=True):
-            values[pair] = solution.values(features)
-    results = np.array([judged_values(values[pair], pair[0], test, n_classes) for pair in grid])
-    if score is not None:
-        known = [
-            KnownDecisions(classes, values[pair], pair[0], test.values.values) for pair in grid
-        ]
-        results[:, 0] = [score(one, rows) for one in known]
-    return results
+    if (len(codes) + len(test.y)) * (feature_map.n_columns or np.inf) <= HELD_NUMBERS:
+        feature_map, (train, test) = held(feature_map, train, test)
+    features, values = features_of(feature_map, test.X), {}
+    if of_pairs:
+        moments = ClassMoments.of_rows(feature_map, train.X, codes, n_classes, weights, least)
+    else:
+        moments = moments_of_rows(feature_map, train.X, train.values, weights, least)
+    n_columns = moments.n_columns
+    smallest = np.sort(np.bincount(codes, minlength=n_classes))[:2].sum()
+    if of_pairs and len(codes) <= _MOST_ROWS and smallest < n_columns:
+        order = np.argsort(codes, kind="stable")
+        of_train = features_of(feature_map, train.X)[order]
+
+        def of_large(pair, n_rows):
+            if n_rows < n_columns:
+                return None
+            coefs, intercepts = pair_solutions(moments, of_pairs, pair)
+            return features @ coefs + intercepts
+
+        given = codes[order], None if weights is None else weights[order], of_pairs, n_classes
+        known = pair_values(of_train @ of_train.T, features @ of_train.T, *given, of_large)
+        of_alphas = zip(of_pairs, known, strict=True)
+        values = {("one-vs-one", alpha): of_alpha for alpha, of_alpha in of_alphas}
+    rest = [pair for pair in grid if pair not in values]
+    for pair, solution in zip(rest, solutions(rest, moments), strict=True):
+        values[pair] = solution.values(features)
+    return [values[pair] for pair in grid]
 
 
 def raced(fits, grid, sigmas, classes, score=None):

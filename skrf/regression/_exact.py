@@ -1,4 +1,4 @@
-"""Kernel regression without features: the quadratic reference."""
+"""The exact kernel with every training row, in place of features."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import largest_entry, like, scaled_squares, to_host
+from .._arrays import largest_entry, like, namespace, scaled_squares, to_host
 from .._sums import Rows
 from ..features import FeatureMap
 
@@ -49,3 +49,17 @@ class ExactMap(FeatureMap):
     @cached_property
     def _largest(self):
         return largest_entry(self.rows)
+
+
+class KernelMap(ExactMap):
+    """The same kernel itself in place of its logarithms, for coefficients of both signs."""
+
+    is_positive = is_indicator = False
+    is_double = True
+
+    def __call__(self, X):
+        """Return the `Rows` of X."""
+        logs = super().__call__(X).values
+        xp = namespace(logs)
+        top = xp.max(logs, axis=1, keepdims=True)
+        return Rows(xp.exp(logs - top), top)

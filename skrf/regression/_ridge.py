@@ -33,6 +33,7 @@ from ..features import ClusterNystroem, RFFSampler
 from ._base import SIGMA, KernelEstimator
 from ._batches import HAS_FOLDS, searches
 from ._blocks import beside_threads, blocks_of
+from ._exact import KernelMap
 from ._leave_one_out import leave_one_out_errors
 from ._mixins import Classification, Regression, in_dtype, predictions_in
 from ._moments import (
@@ -45,6 +46,7 @@ from ._moments import (
     rounding_of_products,
 )
 from ._ridge_solvers import PairRidges, Ridge, Spectrum, discriminants, ridge_of, solve, solved
+from ._row_pairs import FEW_ROWS, ClassRows
 from ._row_space import (
     features_of,
     in_basis,
@@ -53,7 +55,15 @@ from ._row_space import (
     judged_in_row_space,
 )
 from ._scoring import KnownDecisions, KnownPredictions, scorer_of
-from ._sigma_search import ROUNDING, Criterion, SigmaSearch, choose, maps_of, positive_array
+from ._sigma_search import (
+    ROUNDING,
+    Criterion,
+    SigmaSearch,
+    choose,
+    maps_of,
+    positive_array,
+    resolved,
+)
 
 # Rounding of exponentials times coefficients stays below 1e-9 of the targets.
 _LARGEST_COEF = 1e-9 / np.finfo(float).eps
@@ -111,8 +121,8 @@ class RidgeFit:
         The smallest ridge that may be added, or 0 if that is not known.
     total : float, default=None
         Weight of all rows that will be summed, if they come in batches.
-    moments : Moments or ClassMoments, default=None
-        Moments of all rows so far.
+    moments : Moments, ClassMoments or ClassRows, default=None
+        Moments of all rows so far, or all rows themselves.
     ridge : Ridge or PairRidges, default=None
         The solution.
     penalty : ndarray of shape (M, M), default=None
@@ -129,7 +139,7 @@ class RidgeFit:
     n_classes: int
     least_alpha: float
     total: float | None = None
-    moments: Moments | ClassMoments | None = None
+    moments: Moments | ClassMoments | ClassRows | None = None
     ridge: Ridge | PairRidges | None = None
     penalty: np.ndarray | None = None
     basis: np.ndarray | None = None
@@ -161,6 +171,8 @@ class RidgeFit:
 
     def added(self, data):
         """Return an unsolved fit with more rows."""
+        if isinstance(self.moments, ClassRows):  # it has them
+            return self
         total = self.total or self.moments.weight + data.total
         share = data.total / total if total < np.inf else 0.0
         feature_map, X, basis = self.maps[0], data.X, None
@@ -211,8 +223,12 @@ class _BaseRidge(KernelEstimator):
 
     sigma = None
 
+    def _solves_in_rows(self, data):
+        """Return whether pairs of classes are solved on the exact kernel of their rows."""
+        return False
+
     def _default_for(self, data, is_first_batch=False):
-        if self.feature_map is not None:  # "exact"
+        if self.feature_map is not None and not self._solves_in_rows(data):  # "exact"
             return ClusterNystroem(len(data.y))
         # Landmarks would be dense, and those of a first batch unlike the others.
         if is_first_batch or sp.issparse(data.X):
@@ -269,7 +285,8 @@ class _BaseRidge(KernelEstimator):
             ridge = self._decided(fitted.moments)
         if fitted.basis is not None:
             ridge = ridge.lifted(fitted.basis)
-        return super()._finished(replace(fitted, ridge=ridge, total=None))
+        moments = None if isinstance(fitted.moments, ClassRows) else fitted.moments
+        return super()._finished(replace(fitted, moments=moments, ridge=ridge, total=None))
 
     @property
     def _outputs(self):
@@ -278,7 +295,9 @@ class _BaseRidge(KernelEstimator):
     def _hold(self, fitted):
         ridge = fitted.ridge
         coef, intercept = map(read_only, ridge.linear)
-        self.alpha_, self.coef_, self.intercept_ = ridge.alpha, coef.T, intercept
+        self.alpha_, self.intercept_ = ridge.alpha, intercept
+        if not isinstance(fitted.maps[0], KernelMap):
+            self.coef_ = coef.T
         if not is_classifier(self):
             with np.errstate(over="ignore"):
                 self.noise_variance_ = read_only(ridge.deviation**2)
@@ -332,6 +351,9 @@ class _Plain(_BaseRidge):
         if self.noise_variance is not None:
             return check_positive("noise_variance", self.noise_variance)
         return 0.0 if self.alpha == "evidence" else check_positive("alpha", self.alpha)
+
+    def _needs_all_eigenvalues(self):
+        return self.alpha == "evidence"
 
     def _solved(self, moments):
         alpha = self._least_alpha()
@@ -407,7 +429,10 @@ class _Search(_BaseRidge):
         if self.sigmas is None:
             return self._fit_one_sigma(X, y, sample_weight)
         search = SigmaSearch.of(self, X, y, sample_weight, groups)
-        draft, criterion = search.model, search.model._criterion(search.data)
+        draft = search.model
+        if draft._solves_in_rows(search.data):
+            return commit(self, draft._finished(draft._searched_in_rows(search)))
+        criterion = draft._criterion(search.data)
         n_rows = len(search.data.y) - search.is_apart * min(map(len, search.tests))
         if is_smaller(search.feature_map, n_rows):
             judge = judged_apart_in_row_space if search.is_apart else judged_in_row_space
@@ -473,6 +498,9 @@ class _Search(_BaseRidge):
     def _chooses_again(self, search):
         """Choose what sums cannot score, and return whether it needs other sums."""
         return False
+
+    def _needs_all_eigenvalues(self):
+        return self.sigmas is None  # for leave-one-out
 
     def _decisions_to_score(self):
         """Return the decisions of a classifier that sums cannot score."""
@@ -730,6 +758,34 @@ class _Classification(Classification):
             yield "class_weight='balanced', which needs the rows of both at once"
         yield from super()._differences(other)
 
+    def _solves_in_rows(self, data):
+        if not isinstance(self.feature_map, str) or len(data.y) <= FEW_ROWS:
+            return False
+        targets = data.values
+        if targets.classes is None or np.ptp(targets.values) == 0 or self._needs_all_eigenvalues():
+            return False
+        return len(targets.classes) == 1 or self.decision in ("auto", "one-vs-one")
+
+    def _fit_map(self, data, is_first_batch=False):
+        if not self._solves_in_rows(data):
+            return super()._fit_map(data, is_first_batch)
+        return self._fit_of_rows(data, resolved(self.sigma or "scale", data))
+
+    def _fit_of_rows(self, data, sigma):
+        """Return an unsolved fit to the exact kernel of all rows."""
+        least_alpha, n_classes = self._least_alpha(), len(self.classes_)
+        rows, self.sigma_ = ClassRows.of(data, sigma, n_classes), sigma
+        maps = (rows.kernel,) * 2
+        return RidgeFit(self.get_params(), maps, (), n_classes, least_alpha, moments=rows)
+
+    @property
+    def dual_coef_(self) -> np.ndarray:
+        """Coefficients of the kernel with every row, if pairs were solved on their own rows."""
+        # Not a second time in a pickle: there is one for every row and pair of classes.
+        if self._fitted is None or not isinstance(self._fitted.maps[0], KernelMap):
+            raise AttributeError("dual_coef_ exists after a fit in the rows of pairs of classes.")
+        return read_only(self._fitted.ridge.linear[0].T)
+
     def _bytes_of_sums(self, n_columns, data):
         n_bytes = super()._bytes_of_sums(n_columns, data)
         return n_bytes * (len(data.values.classes) if self.decision == "one-vs-one" else 1)
@@ -758,6 +814,9 @@ class _Classification(Classification):
         return ridge_of(moments, alpha, solve(moments, alpha))
 
     def _decided(self, moments):
+        if isinstance(moments, ClassRows):
+            self.decisions_ = "one-vs-one" if len(self.classes_) > 2 else "argmax"
+            return moments.solved(self._least_alpha())
         ridge, self.decisions_ = super()._decided(moments), self._decision(moments.n_columns)
         ridge = replace(ridge, root=None, deviation=None)  # which evidence has found
         if self.decisions_ == "one-vs-one":

@@ -406,7 +406,7 @@ class PairRidges:
     def solved(cls, moments, alpha):
         """Return the solutions from `ClassMoments`."""
         pairs = pairs_of(len(moments.classes))
-        solutions = run_all(partial(_solutions, moments, [alpha]), pairs)
+        solutions = run_all(partial(pair_solutions, moments, [alpha]), pairs)
         coefs, intercepts = (
             np.concatenate(parts, axis=-1) for parts in zip(*solutions, strict=True)
         )
@@ -428,8 +428,12 @@ class PairRidges:
         return values + like(self.intercept, values)
 
     def means(self, features):
-        """Return the votes for every class, (n, n_classes), with ties broken; see `votes`."""
-        return votes(self.values(features), self.n_classes)
+        """Return the votes for every class, (n, n_classes), with ties broken; see `votes`.
+
+        Two classes have one value, (n, 1), which is that of their pair.
+        """
+        values = self.values(features)
+        return values if self.n_classes == 2 else votes(values, self.n_classes)
 
 
 def votes(values, n_classes):
@@ -456,7 +460,7 @@ def votes(values, n_classes):
     return scores @ like(signs_of(n_classes).T, scores) + (n_classes - 1) / 2
 
 
-def _solutions(moments, alphas, pair):
+def pair_solutions(moments, alphas, pair):
     """Return the coefficients (M, n_alphas) and the intercepts of a pair."""
     of_pair = moments.of_pair(*pair)
     if of_pair is None:
@@ -466,72 +470,98 @@ def _solutions(moments, alphas, pair):
     return coefs, of_pair.mean[-1] - of_pair.mean[:-1] @ coefs
 
 
-def pair_values(features, codes, weights, alphas, others, moments, n_classes):
-    """Return the regressions of all pairs at other rows, of small pairs solved in their rows.
+def pair_values(gram, cross, codes, weights, alphas, n_classes, of_large=None):
+    """Return the regressions of all pairs at other rows, solved in the rows of a pair.
 
     The same as by `PairRidges`, and cheaper where many pairs have fewer rows than features.
 
     Parameters
     ----------
-    features : ndarray of shape (n, M)
-        Features of the training rows.
+    gram : ndarray of shape (n, n)
+        Inner products of the features of the training rows: their kernel.
+    cross : ndarray of shape (n_others, n)
+        The kernel of other rows and the training rows.
     codes : ndarray of int of shape (n,)
-        Their classes.
+        Classes of the training rows, in order.
     weights : ndarray of shape (n,) or None
         Their weights.
     alphas : sequence of float
         The ridges.
-    others : ndarray of shape (n_others, M)
-        Features of the other rows.
-    moments : ClassMoments
-        Of the training rows, for pairs of as many rows as features.
     n_classes : int
         Number of classes.
+    of_large : callable, default=None
+        Given a pair and its number of rows, returns its regressions, (n_others, n_alphas), or None
+        if it is to be solved in its rows.
 
     Returns
     -------
     ndarray of shape (n_alphas, n_others, P)
         The regressions.
     """
-    order = np.argsort(codes, kind="stable")
-    features = features[order]  # so that classes are slices
-    gram, cross = features @ features.T, others @ features.T
-    ends = np.cumsum(np.bincount(codes, minlength=n_classes))
-    rows = [slice(*pair) for pair in pairwise([0, *ends])]
-    counts = np.diff(ends, prepend=0)
-    roots = np.ones(len(codes)) if weights is None else np.sqrt(weights[order])
-
-    def of_rows(first, second):
-        one, two = rows[first], rows[second]
-        block = np.block([[gram[i, j] for j in (one, two)] for i in (one, two)])
-        root = np.concatenate([roots[one], roots[two]])
-        targets = np.repeat([-1.0, 1.0], [counts[first], counts[second]])
-        share = root**2 / np.sum(root**2)
-        mean = block @ share
-        block -= mean
-        block -= mean[:, None] - share @ mean
-        if weights is not None:
-            block *= root
-            block *= root[:, None]
-        target = share @ targets
-        sides, duals = (targets - target) * root, []
-        for alpha in alphas:
-            _, dual, info = dposv(_shifted(block, alpha), sides, lower=1, overwrite_a=1)
-            if info:  # the ridge is lost in rounding
-                dual = np.linalg.lstsq(block, sides, rcond=None)[0]
-            dual = dual * root
-            duals.append(dual - share * dual.sum())
-        duals = np.stack(duals, axis=1)
-        at_others = cross[:, one] @ duals[: counts[first]] + cross[:, two] @ duals[counts[first] :]
-        return at_others - mean @ duals + target
+    rows = slices_of(codes, n_classes)
 
     def of_pair(pair):
-        n_first, n_second = (counts[k] for k in pair)
-        if not (n_first and n_second):
-            return np.full((len(others), len(alphas)), -1.0 if n_first else 1.0)
-        if n_first + n_second < features.shape[1]:
-            return of_rows(*pair)
-        coefs, intercepts = _solutions(moments, alphas, pair)
-        return others @ coefs + intercepts
+        one, two = (rows[k] for k in pair)
+        n_rows = one.stop - one.start + two.stop - two.start
+        known = of_large and of_large(pair, n_rows)
+        if known is not None:
+            return known
+        block = np.block([[gram[i, j] for j in (one, two)] for i in (one, two)])
+        duals, offsets = pair_duals(block, one, two, weights, alphas)
+        duals = np.split(duals, [one.stop - one.start])
+        return cross[:, one] @ duals[0] + cross[:, two] @ duals[1] + offsets
 
     return np.stack(run_all(of_pair, pairs_of(n_classes)), axis=2).transpose(1, 0, 2)
+
+
+def slices_of(codes, n_classes):
+    """Return the rows of every class as a slice, given the codes of all rows in order."""
+    ends = np.searchsorted(codes, range(1, n_classes + 1))
+    return [slice(*pair) for pair in pairwise([0, *ends.tolist()])]
+
+
+def pair_duals(block, one, two, weights, alphas):
+    """Return the regressions of a pair as coefficients of the kernel of its rows, and offsets.
+
+    Parameters
+    ----------
+    block : ndarray of shape (n, n)
+        Kernel of the rows of the first class and then the second; overwritten.
+    one, two : slice
+        Their places among the weights.
+    weights : ndarray or None
+        Weights of all rows.
+    alphas : sequence of float
+        The ridges.
+
+    Returns
+    -------
+    duals : ndarray of shape (n, n_alphas)
+        Coefficients.
+    offsets : ndarray of shape (n_alphas,)
+        What is added to the sums.
+    """
+    targets = np.repeat([-1.0, 1.0], [one.stop - one.start, two.stop - two.start])
+    if one.start == one.stop or two.start == two.stop:  # a class without rows
+        offset = 1.0 if one.start == one.stop else -1.0
+        return np.zeros((len(targets), len(alphas))), np.full(len(alphas), offset)
+    root = np.ones(len(targets))
+    if weights is not None:
+        root = np.sqrt(np.concatenate([weights[one], weights[two]]))
+    share = root**2 / np.sum(root**2)
+    mean = block @ share
+    block -= mean
+    block -= mean[:, None] - share @ mean
+    if weights is not None:
+        block *= root
+        block *= root[:, None]
+    target = share @ targets
+    sides, duals = (targets - target) * root, []
+    for alpha in alphas:
+        _, dual, info = dposv(_shifted(block, alpha), sides, lower=1, overwrite_a=1)
+        if info:  # the ridge is lost in rounding
+            dual = np.linalg.lstsq(block, sides, rcond=None)[0]
+        dual = dual * root
+        duals.append(dual - share * dual.sum())
+    duals = np.stack(duals, axis=1)
+    return duals, target - mean @ duals

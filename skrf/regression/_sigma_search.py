@@ -201,6 +201,8 @@ class SigmaSearch:
         Held-out rows.
     """
 
+    is_of_pairs = False
+
     def __init__(self, model, data, feature_map, sigmas, tests):
         self.model, self.data, self.feature_map = model, data, feature_map
         self.sigmas, self.tests = sigmas, tests

@@ -30,8 +30,9 @@ from ._mixins import in_dtype
 from ._probabilities import best_scale, probabilities
 from ._ridge import POSITIVE, _Classification, _Plain, _Regression, _Search
 from ._ridge_solvers import is_affordable
+from ._row_pairs import PairSearch, judged_pairs
 from ._scoring import scorer_of
-from ._sigma_search import nearly_best, positive_array
+from ._sigma_search import Criterion, nearly_best, positive_array
 
 
 class ApproxKernelRidge(_Regression, _Plain):
@@ -174,7 +175,10 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     Parameters
     ----------
     feature_map : transformer or "exact", default=None
-        As in `ApproxKernelRidge`.
+        As in `ApproxKernelRidge`. With "exact" and more than 2,048 rows, each pair of classes is
+        solved on its own n rows, in n^3 / 3 operations and with two n x n matrices in memory,
+        unless `decision` or `alpha` requires one system of all rows ("argmax" or "discriminants"
+        of three or more classes, "evidence").
     sigma : float, "scale", "median" or None, default=None
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
     alpha : float or "evidence", default=1.0
@@ -206,6 +210,9 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         Coefficients of the features: in the regression for two classes, in the decision values up
         to a term that all classes share, or in the regressions for the pairs (0, 1), (0, 2), ...,
         (1, 2), ..., which are positive for the second class.
+    dual_coef_ : ndarray of shape (1, n_rows) or (n_pairs, n_rows)
+        Instead of `coef_` and `feature_map_`, if pairs of classes were solved on their own rows:
+        coefficients of the kernel with every row, in the order of the classes.
     intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
         Intercepts.
     alpha_ : float
@@ -365,6 +372,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `ClusterNystroem`, is
         fitted to the training rows of every fold. With ``sigmas=None`` there are no folds, so the
         score of such a map is too optimistic: it has seen all labels.
+        "exact" is as in `ApproxKernelRidgeClassifier`; the search then looks at 4,096 rows at most,
+        drawn in proportion to the classes, and the final fit uses all rows.
     sigmas : int, array-like or None, default=7
         Values of the map's sigma. An int is the number of values, evenly spaced on a log scale from
         a tenth of the sigma of "scale" to ten times the sigma of "scale".
@@ -411,9 +420,13 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     best_score_ : float
         Score of `sigma_` and `alpha_` in ``cv_results_``.
     cv_results_ : dict of ndarray
-        Scores of all pairs of sigma and alpha, named as in GridSearchCV.
+        Scores of all pairs of sigma and alpha, named as in GridSearchCV. Where pairs of classes are
+        solved on their own rows, errors are those of their regressions at rows of the two classes.
     coef_ : ndarray of shape (1, n_columns), (n_classes, n_columns) or (n_pairs, n_columns)
         Coefficients of the features, as in `ApproxKernelRidgeClassifier`.
+    dual_coef_ : ndarray of shape (1, n_rows) or (n_pairs, n_rows)
+        Instead of `coef_` and `feature_map_`, if pairs of classes were solved on their own rows:
+        coefficients of the kernel with every row, in the order of the classes.
     intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
         Intercepts.
     feature_map_ : transformer
@@ -546,16 +559,34 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         with np.errstate(divide="ignore"):
             return namespace(shares).log(shares)
 
+    @property
+    def _decision_of_pairs(self):
+        return ("one-vs-one",) if len(self.classes_) > 2 else ("argmax",)
+
+    def _searched_in_rows(self, search):
+        """Choose sigma and alpha by pairs of classes on some rows, and return the fit to all."""
+        data, search = search.data, PairSearch.within(search)
+        alphas = np.unique([alpha for _, alpha in self._decision_grid(self._decision_of_pairs)])
+        judge = partial(judged_pairs, alphas=alphas, classes=self.classes_, score=scorer_of(self))
+        ceiling = 0.0 if self.scoring is None else None
+        criterion = Criterion(judge, True, {"alpha": alphas}, ceiling=ceiling)
+        search.chosen(search.runs(criterion), criterion)
+        self._chooses_again(search)
+        return self._fit_of_rows(data, self.sigma_)
+
     def _chooses_again(self, search):
         if self.multilabel_:
             return False
         decisions, n_classes = self._decisions_to_score(), len(self.classes_)
+        if search.is_of_pairs:
+            decisions = [one for one in decisions if one in self._decision_of_pairs]
         sigmas = candidate_sigmas(self.cv_results_) if decisions else np.array([self.sigma_])
         grid = [(self._decision(0), self.alpha_)]
         if decisions:
             grid = self._decision_grid(decisions)
         fits = [search.fits_at(sigma) for sigma in sigmas]
         n_columns = min(as_feature_map(fits[0][0][0]).n_columns or 0, len(search.data.y))
+        n_columns = 0 if search.is_of_pairs else n_columns  # pairs of few rows cost little
         n_folds = n_scored_folds(len(fits[0]), grid, len(sigmas), n_classes, n_columns)
         fits = [of_sigma[:n_folds] for of_sigma in fits]
         candidates = raced(fits, grid, sigmas, self.classes_, scorer_of(self))
