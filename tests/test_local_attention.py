@@ -9,6 +9,7 @@ from scipy.special import logsumexp, softmax
 
 from skrf.attention import LocalAttention, ToeplitzMask, compare_attention, exact_attention
 from skrf.attention.local.layout import sizes_of
+from skrf.attention.local.selection import Queries
 
 SMALL = {True: (20, 6, 1), False: (30, 6, 3)}  # window, heavy keys and summaries
 
@@ -36,7 +37,7 @@ def clusters(keys, n):
     return ((keys[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
 
 
-def by_definition(q, k, v, operator, mean=None, rate=0.0):
+def by_definition(q, k, v, operator, mean=None, rate=0.0, variance=None):
     """Attention of one head: what each query sees, one key at a time, and its decay."""
     sizes, n = operator._sizes(), len(q)
     q = q / np.sqrt(q.shape[1])
@@ -44,8 +45,9 @@ def by_definition(q, k, v, operator, mean=None, rate=0.0):
     if mean is None:
         n_first = max(-(-sizes.units // sizes.block), 1) * sizes.block
         mean = q[: n_first if causal else n].mean(axis=0)
+        variance = q[: n_first if causal else n].var(axis=0)
     scores = k @ mean + rate * np.arange(n)
-    order = np.where(causal & (np.arange(n) < 4), np.inf, scores)
+    order = np.where(causal & (np.arange(n) < 4), np.inf, scores + k**2 @ variance / 2)
     labels = np.zeros(n, int) if causal else clusters(k, sizes.n_summaries)
     out = np.empty((n, v.shape[1]))
     for i in range(n):
@@ -149,11 +151,25 @@ def test_a_fitted_mean_query_is_used(causal):
     operator.partial_fit(*inputs(70, heads=4, key_heads=2, seed=2)[:2])
     of_all = np.concatenate([inputs(n, 4, 2, seed=s)[0] for n, s in ((40, 1), (70, 2))], axis=2)
     assert_allclose(operator.mean_queries_, of_all.mean(axis=(0, 2)), rtol=1e-12)
+    assert_allclose(operator.query_variances_, of_all.var(axis=(0, 2)), rtol=1e-12)
     out = operator(q, k, v)
     for b, h in np.ndindex(2, 4):
-        mean = operator.mean_queries_[h] / np.sqrt(5)
-        expected = by_definition(q[b, h], k[b, h // 2], v[b, h // 2], operator, mean)
+        mean, variance = operator.mean_queries_[h] / np.sqrt(5), operator.query_variances_[h] / 5
+        given = q[b, h], k[b, h // 2], v[b, h // 2], operator
+        expected = by_definition(*given, mean, variance=variance)
         assert_allclose(out[b, h], expected, rtol=0, atol=1e-12)
+
+
+def test_variances_that_are_rounding_count_as_none():
+    mean = np.array([[[3.1, 1e200, 1.0]]])
+    queries = Queries.of(mean, np.array([[[9.61 + 1e-14, np.inf, 1.5]]]))
+    assert_array_equal(queries.variance, [[[0.0, 0.0, 0.5]]])
+    q, k, v = inputs()
+    alike = small(True).fit(np.ones_like(q), k)
+    assert not alike.query_variances_.any()
+    for causal in (True, False):  # squares beyond the range of floats
+        outs = [small(causal)(x * q, k / x, v) for x in (1.0, 2.0**600)]
+        assert np.isfinite(outs[1]).all() and outs[1].shape == outs[0].shape
 
 
 def cut(arrays, pieces):

@@ -13,7 +13,7 @@ from ._attention import Attention
 from ._local import attend
 from .states import LocalStreamState
 
-_RECORD = "mean_queries", "n_queries"
+_RECORD = "mean_queries", "query_variances", "n_queries"
 
 
 class _Operator(Operator):
@@ -57,8 +57,8 @@ class LocalAttention(Attention):
 
     Notes
     -----
-    The mean queries of a fit are part of ``state_dict``, in float64. Gradients treat the choice of
-    keys as constant. Under ``torch.compile``, calls cause graph breaks.
+    Means and variances of a fit are part of ``state_dict``, in float64. Gradients treat the choice
+    of keys as constant. Under ``torch.compile``, calls cause graph breaks.
 
     Examples
     --------
@@ -104,8 +104,8 @@ class LocalAttention(Attention):
         options = {"scale": self.scale, "mask": self._mask_of_call()}
         operator = _Operator(*sizes, block=self.block, causal=is_causal, **options)
         if self.mean_queries is not None:
-            operator.mean_queries_ = self.mean_queries.numpy(force=True)
-            operator.n_queries_ = self.n_queries.numpy(force=True)
+            for name in _RECORD:
+                setattr(operator, f"{name}_", getattr(self, name).numpy(force=True))
         return operator
 
     def fit(
@@ -116,7 +116,7 @@ class LocalAttention(Attention):
         *,
         key_padding_mask: "torch.Tensor | None" = None,
     ) -> Self:
-        """Compute the mean query of every head, which all later calls use.
+        """Compute mean and variances of the queries of every head, which all later calls use.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class LocalAttention(Attention):
         *,
         key_padding_mask: "torch.Tensor | None" = None,
     ) -> Self:
-        """Update the mean query of every head with more queries.
+        """Update mean and variances of the queries of every head with more queries.
 
         Parameters
         ----------
@@ -157,13 +157,14 @@ class LocalAttention(Attention):
         return self._learn("partial_fit", query, key, key_padding_mask)
 
     def _learn(self, verb, query, key, key_padding_mask):
-        """Set the mean queries that a method of the operator finds."""
+        """Set what a method of the operator learns of queries."""
         _, (query, key, _) = self._checked(query, key, key, None)
         operator = self._operator(self.is_causal)
         parts = query.detach(), key.detach()
         getattr(operator, verb)(*parts, key_padding_mask=key_padding_mask)
-        for name, array in zip(_RECORD, (operator.mean_queries_, operator.n_queries_), strict=True):
-            setattr(self, name, torch.tensor(np.asarray(array, np.float64), device=query.device))
+        for name in _RECORD:
+            array = np.asarray(getattr(operator, f"{name}_"), np.float64)
+            setattr(self, name, torch.tensor(array, device=query.device))
         return self
 
     @torch.compiler.disable
@@ -198,7 +199,7 @@ class LocalAttention(Attention):
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, *others):
-        # Checkpoints of exact attention have no mean queries, and those of a fit have.
+        # Checkpoints of exact attention have none of them, and those of a fit have.
         for name in _RECORD:
             found: Any = state_dict.get(prefix + name)
             setattr(self, name, None if found is None else found.detach().clone())

@@ -29,6 +29,7 @@ from . import blocks
 from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
 from .layout import Sizes, sizes_of, stretches
+from .selection import Queries
 from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 
 _DIAGNOSED_QUERIES = 64
@@ -43,8 +44,8 @@ class LocalAttention(EstimatorBase):
     Calling it returns an approximation of ``softmax(scale * q @ k.T) @ v`` in time linear in the
     length, without random numbers. Positions are grouped into blocks. Two kinds of keys are treated
     exactly: those in a window, which all queries of a block share, and, beyond it, the heavy keys,
-    to which the mean query gives the largest weights. Summaries replace all other keys. Every key
-    counts once, in a single softmax.
+    to which queries give the largest weights in the mean. Summaries replace all other keys. Every
+    key counts once, in a single softmax.
 
     Parameters
     ----------
@@ -71,6 +72,8 @@ class LocalAttention(EstimatorBase):
     ----------
     mean_queries_ : ndarray of shape (n_heads, d)
         After `fit`: the mean query of every head.
+    query_variances_ : ndarray of shape (n_heads, d)
+        After `fit`: the variances of the numbers of queries.
     n_queries_ : ndarray of shape (n_heads,)
         After `fit`: the number of queries behind each mean.
 
@@ -87,12 +90,14 @@ class LocalAttention(EstimatorBase):
     + n_summaries``, plus half a block with `causal`. Inputs with at most this many positions are
     computed exactly.
 
-    The mean query comes from `fit`, which should see texts as long as later ones. Without `fit`, it
-    is the mean of the queries of a call or, with `causal`, which must not see the future, of the
-    queries at the first positions, which still see all keys. On long texts, a window that keeps the
-    first keys may be as good; `diagnose` shows whether it is. With `causal`, the first four keys of
-    a text always count as heavy, because language models give them much weight. Gradients treat
-    the choice of keys as constant.
+    Heavy keys have the largest ``m.k + s.k^2 / 2``, where m is the mean of the scaled queries of a
+    head and s holds the variances of their numbers: the logarithm of the mean weight, if these are
+    independent and normal. Both come from `fit`, which should see texts as long as later ones.
+    Without `fit`, they are those of the queries of a call or, with `causal`, which must not see the
+    future, of the queries at the first positions, which still see all keys. On long texts, a window
+    that keeps the first keys may be as good; `diagnose` shows whether it is. With `causal`, the
+    first four keys of a text always count as heavy, because language models give them much weight.
+    Gradients treat the choice of keys as constant.
 
     Positions are counted from the first real key, so padding changes nothing. A single call, chunks
     and single positions give the same result, up to rounding. There is one window per key head, but
@@ -152,7 +157,7 @@ class LocalAttention(EstimatorBase):
     # ---------------------------------------------------------------- the mean query
 
     def fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
-        """Compute the mean query of every head, which all later calls use.
+        """Compute mean and variances of the queries of every head, which all later calls use.
 
         Parameters
         ----------
@@ -172,7 +177,7 @@ class LocalAttention(EstimatorBase):
         return self._merge(q, k, key_padding_mask, before=None)
 
     def partial_fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
-        """Update the mean query of every head with more queries.
+        """Update mean and variances of the queries of every head with more queries.
 
         Parameters
         ----------
@@ -186,10 +191,13 @@ class LocalAttention(EstimatorBase):
         self : object
             The fitted operator.
         """
-        return self._merge(q, k, key_padding_mask, vars(self).get("mean_queries_"))
+        names = "mean_queries_", "query_variances_"
+        before = [vars(self)[name] for name in names] if hasattr(self, names[0]) else None
+        return self._merge(q, k, key_padding_mask, before)
 
+    @np.errstate(over="ignore")  # of squares
     def _merge(self, q, k, key_padding_mask, before):
-        """Set the mean of more queries and those of a mean before."""
+        """Set the mean and the variances of more queries and of those before."""
         self._sizes()
         inputs = check_inputs(q, k, k, key_padding_mask).on_host()
         n_heads, n_readers, n_rows, width = inputs.n_key_heads, *inputs.q.shape[1:]
@@ -197,23 +205,26 @@ class LocalAttention(EstimatorBase):
         if inputs.padding is not None and inputs.padding.shape[1] == n_rows:
             is_query[...] = ~inputs.padding
         # Sets are batch times key heads.
-        sums = np.einsum("ugnd,un->ugd", inputs.q, is_query, dtype=np.float64)
-        sums = sums.reshape(-1, n_heads * n_readers, width).sum(axis=0)
+        q = inputs.q.astype(np.float64)
+        sums = np.stack([np.einsum("ugnd,un->ugd", part, is_query) for part in (q, q * q)])
+        sums = sums.reshape(2, -1, n_heads * n_readers, width).sum(axis=1)
         numbers = np.repeat(is_query.sum(axis=1).reshape(-1, n_heads).sum(axis=0), n_readers)
         if before is not None:
-            if sums.shape != before.shape:
+            mean, variances = before
+            if sums[0].shape != mean.shape:
                 raise ValueError(
-                    f"partial_fit needs heads and width of fit, {before.shape}, got {sums.shape}."
+                    f"partial_fit needs heads and width of fit, {mean.shape}, got {sums[0].shape}."
                 )
-            sums = sums + before * self.n_queries_[:, None]
+            sums += np.stack([mean, variances + mean * mean]) * self.n_queries_[:, None]
             numbers = numbers + self.n_queries_
         if not numbers.all():
             raise ValueError("key_padding_mask must leave a key in every head, got none.")
-        self.mean_queries_, self.n_queries_ = sums / numbers[:, None], numbers
+        self.mean_queries_, self.query_variances_ = Queries.of(*(sums / numbers[:, None]))
+        self.n_queries_ = numbers
         return self
 
-    def _mean(self, inputs):
-        """Return the mean query of every set, (U, G, d), or None without a fit."""
+    def _queries(self, inputs):
+        """Return the fitted `Queries` of every set, or None without a fit."""
         if not hasattr(self, "mean_queries_"):
             return None
         shape = inputs.n_query_heads, inputs.q.shape[-1]
@@ -223,9 +234,9 @@ class LocalAttention(EstimatorBase):
                 f"{self.mean_queries_.shape[0]} of width {self.mean_queries_.shape[1]}."
             )
         sets = np.arange(inputs.q.shape[0])
-        means = self.mean_queries_[inputs.heads_of(sets)]
-        xp = namespace(inputs.q)
-        return cast(in_library_of(means, inputs.q), xp.float64)
+        xp, heads = namespace(inputs.q), inputs.heads_of(sets)
+        fitted = self.mean_queries_[heads], self.query_variances_[heads]
+        return Queries(*(cast(in_library_of(array, inputs.q), xp.float64) for array in fitted))
 
     # ---------------------------------------------------------------- calls
 
@@ -395,13 +406,13 @@ class LocalAttention(EstimatorBase):
         sizes, scale = self._sizes(), check_scale(self.scale, inputs.k.shape[-1])
         xp, (n_sets, _, n_queries, _) = namespace(inputs.q), inputs.q.shape
         n_keys = inputs.k.shape[1]
-        mean, n_missing = self._mean(inputs), n_keys - n_queries
-        self._check_lengths(sizes, mean, n_queries, n_keys)
+        queries, n_missing = self._queries(inputs), n_keys - n_queries
+        self._check_lengths(sizes, queries is not None, n_queries, n_keys)
         check_finite("v", inputs.v)
         dtype = dtype_of_logits(inputs, scale, is_weighted=False)  # which checks q and k
         before, counts, rates = None, np.zeros(n_sets, int), self._rates(inputs)
         width = inputs.k.shape[-1] + (rates is not None)
-        key = (*sizes, width, mean is not None)  # of states
+        key = (*sizes, width, queries is not None)  # of states
         if state is not None and state.recent is not None:
             counts = checked_counts(state, key, inputs)
         if rates is not None and largest_entry(rates) * (counts.max() + n_keys) > _FAR:
@@ -420,16 +431,17 @@ class LocalAttention(EstimatorBase):
             is_key = ~inputs.padding
         parts, outs, helds = stretches(padding, counts, n_keys, sizes.causal), [], []
         for part in parts:
-            of_part = [
-                None if array is None else _of(array, part.sets)
-                for array in (q[..., part.rows, :], rows[:, part.rows, :], mean, rates)
-            ]
-            of_rates = of_part.pop()
-            if of_rates is not None:
-                of_part = _decaying(*of_part, of_rates, part.count, scale)
+            own_q, own_rows = (_of(array[..., part.rows, :], part.sets) for array in (q, rows))
+            known = queries
+            if known is not None:
+                known = Queries(*(_of(array, part.sets) for array in queries))
+            if rates is not None:
+                given = own_q, own_rows, known, _of(rates, part.sets)
+                own_q, own_rows, known = _decaying(*given, part.count, scale)
             own = None if is_key is None else _of(is_key[:, part.rows], part.sets)
             first = max(n_missing - part.rows.start, 0)
-            out, held = self._attend_part(sizes, before, part, *of_part, own, scale, first)
+            given = own_q, own_rows, known, own
+            out, held = self._attend_part(sizes, before, part, *given, scale, first)
             outs.append(
                 _with_zeros(out, part.rows.start + first - n_missing, n_keys - part.rows.stop)
             )
@@ -442,21 +454,21 @@ class LocalAttention(EstimatorBase):
             state = state_of(type(state), key, helds, parts, inputs)
         return out, state
 
-    def _attend_part(self, sizes, before, part, q, rows, mean, is_key, scale, first):
+    def _attend_part(self, sizes, before, part, q, rows, queries, is_key, scale, first):
         """Return the outputs of a `Stretch`, and what is `Held` after it."""
         empty = filled(0.0, (*q.shape[:2], 0, rows.shape[-1] - q.shape[-1]), rows, rows.dtype)
         n = rows.shape[-2]
         if not sizes.causal:
             if not n:
                 return empty, None
-            mean = scale * (_mean_of_queries(q, is_key) if mean is None else mean)
+            queries = (_queries_of(q, is_key) if queries is None else queries).scaled(scale)
             q = cast(q, rows.dtype) * scale
-            return attend_around(sizes, q, rows, is_key, mean, self._blocks), None
+            return attend_around(sizes, q, rows, is_key, queries, self._blocks), None
         held, outs = nothing_held(sizes, q, rows) if before is None else held_of(before, part), []
         for some in slices(n, _BLOCKS_AT_ONCE * sizes.block):
             parts = q[..., some, :], rows[:, some, :], None if is_key is None else is_key[:, some]
             out, held = attend_causal(
-                sizes, held, *parts, scale, mean, max(first - some.start, 0), self._blocks
+                sizes, held, *parts, scale, queries, max(first - some.start, 0), self._blocks
             )
             outs.append(out)
         return namespace(q).concat(outs, axis=-2) if len(outs) > 1 else (*outs, empty)[0], held
@@ -496,7 +508,7 @@ class LocalAttention(EstimatorBase):
         rates = exponentials_of(self.mask, inputs)[0][:, 0]
         return namespace(rates).minimum(rates, like(_FASTEST, rates))
 
-    def _check_lengths(self, sizes, mean, n_queries, n_keys):
+    def _check_lengths(self, sizes, is_fitted, n_queries, n_keys):
         if n_queries == n_keys:
             return
         if not sizes.causal or n_queries > n_keys:
@@ -504,7 +516,7 @@ class LocalAttention(EstimatorBase):
                 "LocalAttention needs as many queries as keys, or fewer with causal=True, got "
                 f"{n_queries} queries in q and {n_keys} keys in k with causal={sizes.causal!r}."
             )
-        if mean is None and n_keys > sizes.units:
+        if n_keys > sizes.units and not is_fitted:
             raise ValueError(
                 f"{n_queries} queries in q for {n_keys} keys in k: the mean query is neither that "
                 "of a fit nor that of the first positions, whose queries are missing. Call "
@@ -517,8 +529,8 @@ def _of(array, sets):
     return array if isinstance(sets, slice) else take(array, sets)
 
 
-def _decaying(q, rows, mean, rates, count, scale):
-    """Return queries, keys with values, and mean queries with one more number for a decay.
+def _decaying(q, rows, queries, rates, count, scale):
+    """Return queries, keys with values, and fitted queries with one more number for a decay.
 
     The weight exp(-rate (i - j)) is exp(rate j) up to a factor that all keys of a query share. Key
     j gets the number rate j, and queries get 1 / scale, which the scale makes 1.
@@ -527,22 +539,24 @@ def _decaying(q, rows, mean, rates, count, scale):
     places = in_library_of(count + np.arange(n), rates)
     shifts = cast(rates[:, None] * cast(places, rates.dtype), rows.dtype)
     rows = xp.concat([rows[..., :width], shifts[..., None], rows[..., width:]], axis=-1)
-    q, mean = (
-        None
-        if array is None
-        else xp.concat([array, xp.full_like(array[..., :1], 1 / scale)], axis=-1)
-        for array in (q, mean)
-    )
-    return q, rows, mean
+
+    def wider(array, value):
+        return xp.concat([array, xp.full_like(array[..., :1], value)], axis=-1)
+
+    if queries is not None:
+        queries = Queries(wider(queries.mean, 1 / scale), wider(queries.variance, 0.0))
+    return wider(q, 1 / scale), rows, queries
 
 
-def _mean_of_queries(q, is_query):
-    """Return the mean query of every set, (U, G, d), in float64.
+@np.errstate(over="ignore")  # of squares
+def _queries_of(q, is_query):
+    """Return the `Queries` of every set.
 
     Halves are added to each other, so that the order does not depend on how arrays are stored.
     """
     xp, n = namespace(q), q.shape[-2]
     q = cast(q, xp.float64)
+    q = xp.stack([q, q * q])
     if is_query is not None:
         factors = cast(is_query, xp.float64)[:, None, :, None]
         q, n = q * factors, xp.sum(factors, axis=-2)
@@ -550,7 +564,8 @@ def _mean_of_queries(q, is_query):
         half = length // 2
         added = q[..., :half, :] + q[..., half : 2 * half, :]
         q = added if length == 2 * half else xp.concat([added, q[..., 2 * half :, :]], axis=-2)
-    return q[..., 0, :] / n
+    means = q[..., 0, :] / n
+    return Queries.of(means[0, ...], means[1, ...])
 
 
 def _with_zeros(rows, n_before, n_after):

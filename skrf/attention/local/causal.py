@@ -7,7 +7,7 @@ import numpy as np
 
 from ..._arrays import cast, filled, in_library_of, like, namespace, take, to_host
 from .blocks import Block, Far, attend
-from .selection import run, scores_of
+from .selection import Queries, run, scores_of
 from .summaries import Summary, bias_of, logs_of, running, summary_of
 
 # Keys of a text that are heavy in any case: language models give them much weight at any length,
@@ -31,11 +31,13 @@ class Held(NamedTuple):
     bias : array of shape (U, G, n_heavy + 1)
         What is added to the products of queries and these keys.
     scores : array of shape (U, G, n_heavy)
-        Products of the heavy keys with the mean query; -inf where there is no key yet.
+        What the heavy keys were chosen by; -inf where there is no key yet.
     log_weight : array of shape (U, G)
         Logarithm of the weight of the summary.
     query_sum : array of shape (U, G, d)
         Sum of the queries of the blocks that see all keys, not scaled.
+    query_squares : array of shape (U, G, d)
+        Sum of their squares.
     n_queries : array of shape (U,)
         How many these are.
     """
@@ -48,7 +50,14 @@ class Held(NamedTuple):
     scores: Any
     log_weight: Any
     query_sum: Any
+    query_squares: Any
     n_queries: Any
+
+    @property
+    def queries(self):
+        """The `Queries` of the blocks that see all keys."""
+        number = self.n_queries[:, None, None]
+        return Queries.of(self.query_sum / number, self.query_squares / number)
 
 
 def nothing_held(sizes, q, rows):
@@ -63,11 +72,12 @@ def nothing_held(sizes, q, rows):
         filled(-np.inf, (*lead, sizes.n_heavy), rows),
         filled(-np.inf, lead, rows),
         filled(0.0, (*lead, q.shape[-1]), rows),
+        filled(0.0, (*lead, q.shape[-1]), rows),
         filled(0.0, (lead[0],), rows),
     )
 
 
-def attend_causal(sizes, held, q, rows, is_key, scale, mean=None, first=0, attend=attend):
+def attend_causal(sizes, held, q, rows, is_key, scale, queries=None, first=0, attend=attend):
     """Return the outputs of the next positions, and what is `Held` after them.
 
     Parameters
@@ -84,8 +94,8 @@ def attend_causal(sizes, held, q, rows, is_key, scale, mean=None, first=0, atten
         Which keys are no padding.
     scale : float
         Factor of the products of queries and keys.
-    mean : array of shape (U, G, d), default=None
-        Mean query, not scaled; None is that of the blocks that see all keys.
+    queries : Queries, default=None
+        Not scaled; None means those of the blocks that see all keys.
     first : int, default=0
         Number of positions whose outputs are not wanted.
     attend : callable
@@ -94,7 +104,7 @@ def attend_causal(sizes, held, q, rows, is_key, scale, mean=None, first=0, atten
     n, count, size = q.shape[-2], held.count, sizes.block
     end, held = count + n, _with_rows(held, rows, is_key)
     shift = held.recent.shape[1] - end  # from positions to rows
-    if mean is None and count < sizes.n_first:
+    if queries is None and count < sizes.n_first:
         held = _with_queries(held, q[..., : sizes.n_first - count, :], count + shift)
     starts = list(range(count - count % size, end, size))
     begun = [start for start in starts if start >= max(count, 1) and sizes.seen_from(start)]
@@ -103,10 +113,9 @@ def attend_causal(sizes, held, q, rows, is_key, scale, mean=None, first=0, atten
     before, far = held, None
     if begun:
         edges = [sizes.seen_from(begun[0] - size), *map(sizes.seen_from, begun)]
-        mean = held.query_sum / held.n_queries[:, None, None] if mean is None else mean
-        mean = scale * mean
+        queries = (held.queries if queries is None else queries).scaled(scale)
         rows_of_edges = [edge + shift for edge in edges]
-        held, far = _retired(sizes, held, rows_of_edges, mean, position=edges[0])
+        held, far = _retired(sizes, held, rows_of_edges, queries, position=edges[0])
     if goes_on:
         far = _with_block(before, far)
     blocks = []
@@ -154,33 +163,37 @@ def _with_rows(held, rows, is_key):
     return held._replace(recent=rows, is_key=is_key, far=far, bias=bias)
 
 
+@np.errstate(over="ignore")  # of squares
 def _with_queries(held, queries, first):
     """Return what is held with more of the first queries, added in the order of positions.
 
     The first of them belongs to row `first`.
     """
     xp, n = namespace(queries), queries.shape[-2]
-    queries, total, number = cast(queries, xp.float64), held.query_sum, held.n_queries
+    queries, number = cast(queries, xp.float64), held.n_queries
+    total, squares = held.query_sum, held.query_squares
     is_query = filled(1.0, (queries.shape[0], n), queries)
     if held.is_key is not None:
         is_query = cast(held.is_key[:, first : first + n], xp.float64)
     for i in range(n):
-        factor = is_query[:, i]
-        total = total + factor[:, None, None] * queries[..., i, :]
-        number = number + factor
-    return held._replace(query_sum=total, n_queries=number)
+        factor, query = is_query[:, i, None, None], queries[..., i, :]
+        total = total + factor * query
+        squares = squares + factor * query * query
+        number = number + is_query[:, i]
+    return held._replace(query_sum=total, query_squares=squares, n_queries=number)
 
 
-def _retired(sizes, held, edges, mean, position):
+def _retired(sizes, held, edges, queries, position):
     """Return what is held after rows from edge to edge have left the window, and `Far` each time.
 
     They meet the weakest heavy keys, and the losers are added to the summary, from which nothing
     is ever subtracted.
     """
-    rows, n_heavy, width = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, mean.shape[-1]
+    rows, n_heavy, mean = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, queries.mean
+    width = mean.shape[-1]
     is_key = None if held.is_key is None else held.is_key[:, edges[0] : edges[-1]]
     xp, before = namespace(rows), to_host(held.scores)
-    scores = scores_of(mean, rows[..., :width], is_key)
+    scores = scores_of(queries, rows[..., :width], is_key)
     first = scores[..., : max(_FIRST - position, 0)]
     first[first > -np.inf] = np.inf
     heavy, lost = run(before, scores, [edge - edges[0] for edge in edges[1:]])

@@ -1,30 +1,68 @@
-"""Heavy keys: those beyond the window that the mean query gives the largest weights.
+"""Heavy keys: those beyond the window that queries give the largest weights in the mean.
+
+A query of mean m whose numbers have the variances s, if they are normal and independent, gives the
+key k the mean weight E exp(q.k) = exp(m.k + s.k^2 / 2). Queries of trained models are neither, but
+this says much better than m.k alone which keys some of them look for.
 
 Scores are brought to the host, where keys are chosen by number; their rows stay where they are.
 """
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._arrays import cast, constant, namespace, rows_at_once, take, to_host
+from ..._arrays import cast, constant, like, namespace, rows_at_once, take, to_host
 from .._groups import blocks
 
 _TERMS = 2**17  # of scores that are added at once
+_ROUNDING = 1e-12  # of squares, of which variances are differences
 
 
-def scores_of(mean, keys, is_key=None):
-    """Return the products of mean queries (U, G, d) and keys (U, n, d), (U, G, n), on the host.
+class Queries(NamedTuple):
+    """The mean of the queries of every head, and the variances of their numbers.
+
+    Parameters
+    ----------
+    mean, variance : array of shape (U, G, d)
+        Of as many sets of keys and heads, in float64.
+    """
+
+    mean: Any
+    variance: Any
+
+    @classmethod
+    @np.errstate(over="ignore", invalid="ignore")
+    def of(cls, mean, squares):
+        """Return them from means of queries and of their squares; what is rounding counts as 0."""
+        xp, variance = namespace(mean), squares - mean * mean
+        is_some = variance > _ROUNDING * squares  # not of squares beyond the range of floats
+        return cls(mean, xp.where(is_some, variance, like(0.0, variance)))
+
+    def scaled(self, scale):
+        """Return those of multiples of the queries."""
+        return Queries(scale * self.mean, scale * (scale * self.variance))
+
+
+@np.errstate(over="ignore")
+def scores_of(queries, keys, is_key=None):
+    """Return logarithms of the mean weights of keys (U, n, d), (U, G, n), on the host.
 
     Halves of the terms are added to each other in float64, so that a score depends on nothing but
-    its two vectors, however many keys are computed at once. Those of padding are -inf.
+    its key and its queries, however many keys are computed at once. Those of padding are -inf.
     """
-    xp, mean, keys = namespace(keys), constant(mean), constant(keys)
+    xp, keys = namespace(keys), constant(keys)
+    mean, half = (
+        cast(constant(array), xp.float64)[..., None, :]
+        for array in (queries.mean, queries.variance / 2)
+    )
     size = math.prod(mean.shape)
     at_once = rows_at_once(keys, size, usual=max(1, _TERMS // size))  # which stay in a cache
-    parts = [keys[:, None, some, :] for some in blocks(keys.shape[1], at_once)]
-    scores = [_added(cast(mean, xp.float64)[..., None, :] * part) for part in parts]
-    scores = np.concatenate([to_host(part) for part in scores], axis=-1)
+    scores = []
+    for some in blocks(keys.shape[1], at_once):
+        part = cast(keys[:, None, some, :], xp.float64)
+        scores.append(to_host(_added(part * (mean + half * part))))
+    scores = np.concatenate(scores, axis=-1)
     return scores if is_key is None else np.where(to_host(is_key)[:, None, :], scores, -np.inf)
 
 

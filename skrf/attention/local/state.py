@@ -33,11 +33,13 @@ class LocalState:
     bias : array of shape (..., n_heavy + 1), default=None
         Added to the inner products of queries with these keys; -inf where there is no key.
     scores : array of shape (..., n_heavy), default=None
-        Inner products of the heavy keys with the mean query; -inf where there is no key.
+        What the heavy keys were chosen by; -inf where there is no key.
     log_weight : array of shape (...), default=None
         Logarithm of the total weight of all others.
     query_sum : array of shape (..., d), default=None
         Sum of the queries of the first positions.
+    query_squares : array of shape (..., d), default=None
+        Sum of their squares.
     n_queries : array of shape (...), default=None
         Number of queries in this sum.
     sizes : tuple, default=None
@@ -66,6 +68,7 @@ class LocalState:
     scores: Array | None = None
     log_weight: Array | None = None
     query_sum: Array | None = None
+    query_squares: Array | None = None
     n_queries: Array | None = None
     sizes: tuple | None = None
 
