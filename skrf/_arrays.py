@@ -227,7 +227,8 @@ def largest_norm2(X):
 def largest_entry(X):
     """Return the largest absolute value, or NaN if there is a NaN, without a temporary array."""
     xp, X = namespace(X), constant(X)
-    low, high = float(xp.min(X)), float(xp.max(X))
+    low, high = xp.aminmax(X) if hasattr(xp, "aminmax") else (xp.min(X), xp.max(X))
+    low, high = float(low), float(high)
     return -low if high < -low else high + 0.0 * low  # the sum keeps NaN
 
 

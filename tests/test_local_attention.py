@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import quad
 from scipy.special import logsumexp, softmax
 
 from skrf.attention import LocalAttention, ToeplitzMask, compare_attention, exact_attention
 from skrf.attention.local.layout import sizes_of
-from skrf.attention.local.selection import Queries
+from skrf.attention.local.selection import Statistics, scores_of
 
 SMALL = {True: (20, 6, 1), False: (30, 6, 3)}  # window, heavy keys and summaries
 
@@ -37,17 +38,19 @@ def clusters(keys, n):
     return ((keys[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
 
 
-def by_definition(q, k, v, operator, mean=None, rate=0.0, variance=None):
+def by_definition(q, k, v, operator, known=None, rate=0.0):
     """Attention of one head: what each query sees, one key at a time, and its decay."""
     sizes, n = operator._sizes(), len(q)
     q = q / np.sqrt(q.shape[1])
     causal = sizes.causal
-    if mean is None:
+    if known is None:
         n_first = max(-(-sizes.units // sizes.block), 1) * sizes.block
-        mean = q[: n_first if causal else n].mean(axis=0)
-        variance = q[: n_first if causal else n].var(axis=0)
+        of = slice(n_first if causal else n)
+        known = q[of].mean(axis=0), q[of].var(axis=0), k[of].mean(axis=0), k[of].var(axis=0)
+    mean, variance, key_mean, key_variance = known
     scores = k @ mean + rate * np.arange(n)
-    order = np.where(causal & (np.arange(n) < 4), np.inf, scores + k**2 @ variance / 2)
+    order = (k * mean + variance * (k - key_mean) ** 2 / 2) @ (1 / (1 + variance * key_variance))
+    order = np.where(causal & (np.arange(n) < 4), np.inf, order + rate * np.arange(n))
     labels = np.zeros(n, int) if causal else clusters(k, sizes.n_summaries)
     out = np.empty((n, v.shape[1]))
     for i in range(n):
@@ -152,24 +155,50 @@ def test_a_fitted_mean_query_is_used(causal):
     of_all = np.concatenate([inputs(n, 4, 2, seed=s)[0] for n, s in ((40, 1), (70, 2))], axis=2)
     assert_allclose(operator.mean_queries_, of_all.mean(axis=(0, 2)), rtol=1e-12)
     assert_allclose(operator.query_variances_, of_all.var(axis=(0, 2)), rtol=1e-12)
+    of_keys = np.concatenate([inputs(n, 4, 2, seed=s)[1] for n, s in ((40, 1), (70, 2))], axis=2)
+    assert_allclose(operator.mean_keys_, of_keys.mean(axis=(0, 2))[[0, 0, 1, 1]], rtol=1e-9)
+    assert_allclose(operator.key_variances_, of_keys.var(axis=(0, 2))[[0, 0, 1, 1]], rtol=1e-9)
     out = operator(q, k, v)
     for b, h in np.ndindex(2, 4):
-        mean, variance = operator.mean_queries_[h] / np.sqrt(5), operator.query_variances_[h] / 5
-        given = q[b, h], k[b, h // 2], v[b, h // 2], operator
-        expected = by_definition(*given, mean, variance=variance)
+        known = operator.mean_queries_[h] / np.sqrt(5), operator.query_variances_[h] / 5
+        known = *known, operator.mean_keys_[h], operator.key_variances_[h]
+        expected = by_definition(q[b, h], k[b, h // 2], v[b, h // 2], operator, known)
         assert_allclose(out[b, h], expected, rtol=0, atol=1e-12)
 
 
+def test_keys_are_chosen_by_their_mean_weights():
+    known = np.array([[0.5, -1.0], [0.8, 2.0], [0.3, 0.1], [1.5, 0.0]])
+    mean, variance, key_mean, key_variance = known
+    keys = np.array([[0.2, -0.4], [1.0, 0.7], [-2.0, 1.5]])
+
+    def weight(k, i):
+        def density(q):
+            weight = q * (k - key_mean[i]) - key_variance[i] * q * q / 2
+            return np.exp(weight - (q - mean[i]) ** 2 / (2 * variance[i]))
+
+        return quad(density, -30, 30, points=[mean[i]])[0]
+
+    weights = np.log([[weight(k[i], i) for i in range(2)] for k in keys]).sum(axis=1)
+    given = Statistics(*(part[None, None] for part in known)), keys[None]
+    scores = scores_of(*given)[0, 0]
+    assert_allclose(scores - scores[0], weights - weights[0], rtol=1e-7)
+
+
 def test_variances_that_are_rounding_count_as_none():
-    mean = np.array([[[3.1, 1e200, 1.0]]])
-    queries = Queries.of(mean, np.array([[[9.61 + 1e-14, np.inf, 1.5]]]))
-    assert_array_equal(queries.variance, [[[0.0, 0.0, 0.5]]])
+    mean = np.array([3.1, 1e200, 1.0])
+    moments = np.stack([mean, [9.61 + 1e-14, np.inf, 1.5], 0 * mean, 0 * mean])
+    assert_array_equal(Statistics.of(moments).variance, [0.0, 0.0, 0.5])
     q, k, v = inputs()
     alike = small(True).fit(np.ones_like(q), k)
     assert not alike.query_variances_.any()
     for causal in (True, False):  # squares beyond the range of floats
         outs = [small(causal)(x * q, k / x, v) for x in (1.0, 2.0**600)]
         assert np.isfinite(outs[1]).all() and outs[1].shape == outs[0].shape
+        assert np.isfinite(small(causal)(q, 1e155 * k, v)).all()
+    hidden, wild = np.arange(150) < 9, q.copy()
+    wild[:, :, :9] = 1e200
+    fitted = [small(True).fit(part, k, key_padding_mask=hidden) for part in (q, wild)]
+    assert_array_equal(fitted[0].query_variances_, fitted[1].query_variances_)
 
 
 def cut(arrays, pieces):

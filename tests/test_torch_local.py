@@ -231,6 +231,8 @@ def test_what_state_dict_holds():
     assert torch.equal(module.mean_queries, known)
     unfitted = small(True)
     assert not unfitted.state_dict()
+    with pytest.raises(RuntimeError, match="mean_queries"):
+        small(True).load_state_dict({"mean_queries": known})
     module.load_state_dict({})  # of a model with exact attention
     assert torch.equal(module(*parts), unfitted(*parts))
 

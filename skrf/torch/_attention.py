@@ -93,10 +93,9 @@ class Attention(nn.Module):
                 f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
                 f"enable_gqa=True, got {enable_gqa!r}."
             )
+        module = self
         if scale is not None:
-            width = query.shape[-1]
-            ratio = check_scale(scale, width) / check_scale(self.scale, width)
-            parts[:2] = self._rescaled(*parts[:2], ratio)
+            module, parts[:2] = self._at_scale(check_scale(scale, query.shape[-1]), *parts[:2])
         hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
         parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
         parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
@@ -106,9 +105,9 @@ class Attention(nn.Module):
                     "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
                     f"(L, S), got is_causal={is_causal!r}."
                 )
-            out = self._stream.attend(self, *parts, hidden, log_gates)
+            out = self._stream.attend(self, module._step, *parts, hidden, log_gates)
         else:
-            out = self._attend(*parts, hidden, mask, is_causal, log_gates)
+            out = module._attend(*parts, hidden, mask, is_causal, log_gates)
         return out[:, 0] if query.ndim == 3 else out
 
     def init_state(self) -> Any:
@@ -209,9 +208,10 @@ class Attention(nn.Module):
         """Return the seed of the random numbers of a call."""
         return self.seed
 
-    def _rescaled(self, query, key, ratio):
-        """Return queries and keys whose products are those of inputs times a ratio."""
-        return query * math.sqrt(ratio), key * math.sqrt(ratio)
+    def _at_scale(self, scale, query, key):
+        """Return what attends at another scale, and the queries and keys to pass to it."""
+        factor = math.sqrt(scale / check_scale(self.scale, query.shape[-1]))
+        return self, (query * factor, key * factor)
 
     def _checked(self, query, key, value, is_causal):
         """Return the direction of a call and its inputs."""

@@ -176,8 +176,8 @@ class Stream:
         return states
 
     @torch.compiler.disable
-    def attend(self, attention, *parts):
-        """Return the output of a module for the positions of the chunk.
+    def attend(self, attention, step, *parts):
+        """Return the output of a module, by its step, for the positions of the chunk.
 
         While the stream is open for the backward pass, activation checkpointing calls again.
         """
@@ -195,7 +195,7 @@ class Stream:
         self._called.add(attention)
         self._needs_double[attention] = parts[0].dtype == torch.float64
         state = self.before.get(attention, attention._state_type())
-        out, state = attention._step(*parts, state, self.seeds[attention])
+        out, state = step(*parts, state, self.seeds[attention])
         if not is_again:
             self.after[attention] = state
         return out

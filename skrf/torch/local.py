@@ -1,5 +1,6 @@
 """Local attention as a torch module."""
 
+import copy
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +14,14 @@ from ._attention import Attention
 from ._local import attend
 from .states import LocalStreamState
 
-_RECORD = "mean_queries", "query_variances", "n_queries"
+_RECORD = (
+    "mean_queries",
+    "query_variances",
+    "mean_keys",
+    "key_variances",
+    "n_queries",
+    "n_keys",
+)
 
 
 class _Operator(Operator):
@@ -116,7 +124,7 @@ class LocalAttention(Attention):
         *,
         key_padding_mask: "torch.Tensor | None" = None,
     ) -> Self:
-        """Compute mean and variances of the queries of every head, which all later calls use.
+        """Compute means and variances of the queries and keys of heads, which later calls use.
 
         Parameters
         ----------
@@ -142,7 +150,7 @@ class LocalAttention(Attention):
         *,
         key_padding_mask: "torch.Tensor | None" = None,
     ) -> Self:
-        """Update mean and variances of the queries of every head with more queries.
+        """Update means and variances with more queries and keys.
 
         Parameters
         ----------
@@ -157,7 +165,7 @@ class LocalAttention(Attention):
         return self._learn("partial_fit", query, key, key_padding_mask)
 
     def _learn(self, verb, query, key, key_padding_mask):
-        """Set what a method of the operator learns of queries."""
+        """Set what a method of the operator learns."""
         _, (query, key, _) = self._checked(query, key, key, None)
         operator = self._operator(self.is_causal)
         parts = query.detach(), key.detach()
@@ -187,8 +195,10 @@ class LocalAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             return self._operator(True).step(*parts, **options)
 
-    def _rescaled(self, query, key, ratio):
-        return query, key * ratio  # the mean query stays that of queries
+    def _at_scale(self, scale, query, key):
+        module = copy.copy(self)  # statistics stay those of queries and keys
+        module.scale = scale
+        return module, (query, key)
 
     def _apply(self, fn, recurse=True):
         kept = {name: getattr(self, name) for name in _RECORD}
@@ -200,9 +210,10 @@ class LocalAttention(Attention):
 
     def _load_from_state_dict(self, state_dict, prefix, *others):
         # Checkpoints of exact attention have none of them, and those of a fit have.
-        for name in _RECORD:
-            found: Any = state_dict.get(prefix + name)
-            setattr(self, name, None if found is None else found.detach().clone())
+        found: Any = {name: state_dict.get(prefix + name) for name in _RECORD}
+        is_whole = all(tensor is not None for tensor in found.values())
+        for name, tensor in found.items():
+            setattr(self, name, tensor.detach().clone() if is_whole else None)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:

@@ -105,7 +105,7 @@ class LocalStreamState(_TensorState, LocalState):
 
     Parameters
     ----------
-    recent, is_key, counts, far, bias, scores, log_weight, query_sum, n_queries, sizes : optional
+    recent, is_key, counts, far, bias, scores, log_weight, first_sums, n_first, sizes : optional
         As in `skrf.attention.LocalState`.
 
     See Also
@@ -123,7 +123,7 @@ class LocalStreamState(_TensorState, LocalState):
     torch.Size([3, 2, 65, 16])
     """
 
-    _carriers = "recent", "far", "bias", "log_weight", "query_sum"
+    _carriers = "recent", "far", "bias", "log_weight", "first_sums"
 
 
 def _flatten(state):

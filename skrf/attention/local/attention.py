@@ -29,7 +29,7 @@ from . import blocks
 from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
 from .layout import Sizes, sizes_of, stretches
-from .selection import Queries
+from .selection import Statistics
 from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 
 _DIAGNOSED_QUERIES = 64
@@ -72,10 +72,12 @@ class LocalAttention(EstimatorBase):
     ----------
     mean_queries_ : ndarray of shape (n_heads, d)
         After `fit`: the mean query of every head.
-    query_variances_ : ndarray of shape (n_heads, d)
-        After `fit`: the variances of the numbers of queries.
-    n_queries_ : ndarray of shape (n_heads,)
-        After `fit`: the number of queries behind each mean.
+    mean_keys_ : ndarray of shape (n_heads, d)
+        After `fit`: the mean of the keys that every head sees.
+    query_variances_, key_variances_ : ndarray of shape (n_heads, d)
+        After `fit`: the variances of the numbers of queries and keys.
+    n_queries_, n_keys_ : ndarray of shape (n_heads,)
+        After `fit`: the numbers of queries and keys behind these.
 
     See Also
     --------
@@ -90,14 +92,13 @@ class LocalAttention(EstimatorBase):
     + n_summaries``, plus half a block with `causal`. Inputs with at most this many positions are
     computed exactly.
 
-    Heavy keys have the largest ``m.k + s.k^2 / 2``, where m is the mean of the scaled queries of a
-    head and s holds the variances of their numbers: the logarithm of the mean weight, if these are
-    independent and normal. Both come from `fit`, which should see texts as long as later ones.
-    Without `fit`, they are those of the queries of a call or, with `causal`, which must not see the
-    future, of the queries at the first positions, which still see all keys. On long texts, a window
-    that keeps the first keys may be as good; `diagnose` shows whether it is. With `causal`, the
-    first four keys of a text always count as heavy, because language models give them much weight.
-    Gradients treat the choice of keys as constant.
+    Heavy keys are those of the largest mean weights, estimated as if the numbers of queries and
+    keys were independent and normal, from their means and variances. These come from `fit`, which
+    should see texts as long as later ones. Without `fit`, they are those of a call or, with
+    `causal`, which must not see the future, of the first positions, which still see all keys. On
+    some texts, a window that keeps the first keys is as good; `diagnose` shows whether it is. With
+    `causal`, the first four keys of a text always count as heavy, because language models give them
+    much weight. Gradients treat the choice of keys as constant.
 
     Positions are counted from the first real key, so padding changes nothing. A single call, chunks
     and single positions give the same result, up to rounding. There is one window per key head, but
@@ -154,17 +155,17 @@ class LocalAttention(EstimatorBase):
         check_flag("causal", self.causal)
         return sizes_of(self.window, self.n_heavy, self.n_summaries, self.block, self.causal)
 
-    # ---------------------------------------------------------------- the mean query
+    # ---------------------------------------------------------------- statistics
 
     def fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
-        """Compute mean and variances of the queries of every head, which all later calls use.
+        """Compute means and variances of the queries and keys of heads, which later calls use.
 
         Parameters
         ----------
         q : array-like of shape (..., L, d)
             Queries; the last leading axis is the heads, and all others are pooled.
         k : array-like of shape (..., S, d)
-            Keys; only their shape is used.
+            Keys.
         key_padding_mask : array-like of bool, default=None
             True where a key is padding. If there are as many queries as keys, the query at the same
             position is then padding, too.
@@ -177,7 +178,7 @@ class LocalAttention(EstimatorBase):
         return self._merge(q, k, key_padding_mask, before=None)
 
     def partial_fit(self, q: Array, k: Array, *, key_padding_mask: Array | None = None) -> Self:
-        """Update mean and variances of the queries of every head with more queries.
+        """Update means and variances with more queries and keys.
 
         Parameters
         ----------
@@ -191,40 +192,52 @@ class LocalAttention(EstimatorBase):
         self : object
             The fitted operator.
         """
-        names = "mean_queries_", "query_variances_"
-        before = [vars(self)[name] for name in names] if hasattr(self, names[0]) else None
-        return self._merge(q, k, key_padding_mask, before)
+        return self._merge(q, k, key_padding_mask, vars(self).get("mean_queries_"))
 
     @np.errstate(over="ignore")  # of squares
     def _merge(self, q, k, key_padding_mask, before):
-        """Set the mean and the variances of more queries and of those before."""
+        """Set the statistics of more queries and keys, and of those before."""
         self._sizes()
         inputs = check_inputs(q, k, k, key_padding_mask).on_host()
         n_heads, n_readers, n_rows, width = inputs.n_key_heads, *inputs.q.shape[1:]
-        is_query = np.ones((inputs.q.shape[0], n_rows))
-        if inputs.padding is not None and inputs.padding.shape[1] == n_rows:
-            is_query[...] = ~inputs.padding
-        # Sets are batch times key heads.
-        q = inputs.q.astype(np.float64)
-        sums = np.stack([np.einsum("ugnd,un->ugd", part, is_query) for part in (q, q * q)])
-        sums = sums.reshape(2, -1, n_heads * n_readers, width).sum(axis=1)
-        numbers = np.repeat(is_query.sum(axis=1).reshape(-1, n_heads).sum(axis=0), n_readers)
+        is_key = np.ones(inputs.k.shape[:2]) if inputs.padding is None else 1.0 - inputs.padding
+        is_query = is_key if is_key.shape[1] == n_rows else np.ones((len(is_key), n_rows))
+        sums, numbers = [], []
+        for rows, is_real in ((inputs.q, is_query), (inputs.k[:, None], is_key)):
+            rows = rows * is_real[:, None, :, None]
+            both = [np.einsum("ugnd,un->ugd", part, is_real) for part in (rows, rows * rows)]
+            # Sets are batch times key heads.
+            both = np.stack(both).reshape(2, -1, n_heads, rows.shape[1], width).sum(axis=1)
+            number = is_real.sum(axis=1).reshape(-1, n_heads).sum(axis=0)
+            sums += [np.broadcast_to(part, (n_heads, n_readers, width)) for part in both]
+            numbers += [np.repeat(number, n_readers)] * 2
+        sums = np.stack(sums, axis=2).reshape(-1, 4, width)
+        numbers = np.stack(numbers, axis=1)
         if before is not None:
-            mean, variances = before
-            if sums[0].shape != mean.shape:
+            if sums[:, 0].shape != before.shape:
                 raise ValueError(
-                    f"partial_fit needs heads and width of fit, {mean.shape}, got {sums[0].shape}."
+                    "partial_fit needs heads and width of fit, "
+                    f"{before.shape}, got {sums[:, 0].shape}."
                 )
-            sums += np.stack([mean, variances + mean * mean]) * self.n_queries_[:, None]
-            numbers = numbers + self.n_queries_
+            mean, key_mean, known = self.mean_queries_, self.mean_keys_, self._fitted_numbers()
+            squares = self.query_variances_ + mean**2, self.key_variances_ + key_mean**2
+            moments = np.stack([mean, squares[0], key_mean, squares[1]], axis=1)
+            sums = sums + moments * known[:, :, None]
+            numbers = numbers + known
         if not numbers.all():
             raise ValueError("key_padding_mask must leave a key in every head, got none.")
-        self.mean_queries_, self.query_variances_ = Queries.of(*(sums / numbers[:, None]))
-        self.n_queries_ = numbers
+        found = Statistics.of(sums / numbers[:, :, None])
+        self.mean_queries_, self.query_variances_ = found[:2]
+        self.mean_keys_, self.key_variances_ = found[2:]
+        self.n_queries_, self.n_keys_ = numbers[:, 0], numbers[:, 2]
         return self
 
-    def _queries(self, inputs):
-        """Return the fitted `Queries` of every set, or None without a fit."""
+    def _fitted_numbers(self):
+        """Return how many queries and keys the four means of `Statistics.of` have, (H, 4)."""
+        return np.repeat(np.stack([self.n_queries_, self.n_keys_], axis=1), 2, axis=1)
+
+    def _known(self, inputs):
+        """Return the fitted `Statistics` of every set, or None without a fit."""
         if not hasattr(self, "mean_queries_"):
             return None
         shape = inputs.n_query_heads, inputs.q.shape[-1]
@@ -233,10 +246,10 @@ class LocalAttention(EstimatorBase):
                 f"q has {shape[0]} heads of width {shape[1]}, but the operator was fitted to "
                 f"{self.mean_queries_.shape[0]} of width {self.mean_queries_.shape[1]}."
             )
-        sets = np.arange(inputs.q.shape[0])
-        xp, heads = namespace(inputs.q), inputs.heads_of(sets)
-        fitted = self.mean_queries_[heads], self.query_variances_[heads]
-        return Queries(*(cast(in_library_of(array, inputs.q), xp.float64) for array in fitted))
+        xp, heads = namespace(inputs.q), inputs.heads_of(np.arange(inputs.q.shape[0]))
+        of_queries = self.mean_queries_, self.query_variances_
+        fitted = (array[heads] for array in (*of_queries, self.mean_keys_, self.key_variances_))
+        return Statistics(*(cast(in_library_of(array, inputs.q), xp.float64) for array in fitted))
 
     # ---------------------------------------------------------------- calls
 
@@ -406,13 +419,13 @@ class LocalAttention(EstimatorBase):
         sizes, scale = self._sizes(), check_scale(self.scale, inputs.k.shape[-1])
         xp, (n_sets, _, n_queries, _) = namespace(inputs.q), inputs.q.shape
         n_keys = inputs.k.shape[1]
-        queries, n_missing = self._queries(inputs), n_keys - n_queries
-        self._check_lengths(sizes, queries is not None, n_queries, n_keys)
+        known, n_missing = self._known(inputs), n_keys - n_queries
+        self._check_lengths(sizes, known is not None, n_queries, n_keys)
         check_finite("v", inputs.v)
         dtype = dtype_of_logits(inputs, scale, is_weighted=False)  # which checks q and k
         before, counts, rates = None, np.zeros(n_sets, int), self._rates(inputs)
         width = inputs.k.shape[-1] + (rates is not None)
-        key = (*sizes, width, queries is not None)  # of states
+        key = (*sizes, width, known is not None)  # of states
         if state is not None and state.recent is not None:
             counts = checked_counts(state, key, inputs)
         if rates is not None and largest_entry(rates) * (counts.max() + n_keys) > _FAR:
@@ -432,15 +445,15 @@ class LocalAttention(EstimatorBase):
         parts, outs, helds = stretches(padding, counts, n_keys, sizes.causal), [], []
         for part in parts:
             own_q, own_rows = (_of(array[..., part.rows, :], part.sets) for array in (q, rows))
-            known = queries
+            own_known = known
             if known is not None:
-                known = Queries(*(_of(array, part.sets) for array in queries))
+                own_known = Statistics(*(_of(array, part.sets) for array in known))
             if rates is not None:
-                given = own_q, own_rows, known, _of(rates, part.sets)
-                own_q, own_rows, known = _decaying(*given, part.count, scale)
+                given = own_q, own_rows, own_known, _of(rates, part.sets)
+                own_q, own_rows, own_known = _decaying(*given, part.count, scale)
             own = None if is_key is None else _of(is_key[:, part.rows], part.sets)
             first = max(n_missing - part.rows.start, 0)
-            given = own_q, own_rows, known, own
+            given = own_q, own_rows, own_known, own
             out, held = self._attend_part(sizes, before, part, *given, scale, first)
             outs.append(
                 _with_zeros(out, part.rows.start + first - n_missing, n_keys - part.rows.stop)
@@ -454,21 +467,22 @@ class LocalAttention(EstimatorBase):
             state = state_of(type(state), key, helds, parts, inputs)
         return out, state
 
-    def _attend_part(self, sizes, before, part, q, rows, queries, is_key, scale, first):
+    def _attend_part(self, sizes, before, part, q, rows, known, is_key, scale, first):
         """Return the outputs of a `Stretch`, and what is `Held` after it."""
         empty = filled(0.0, (*q.shape[:2], 0, rows.shape[-1] - q.shape[-1]), rows, rows.dtype)
         n = rows.shape[-2]
         if not sizes.causal:
             if not n:
                 return empty, None
-            queries = (_queries_of(q, is_key) if queries is None else queries).scaled(scale)
-            q = cast(q, rows.dtype) * scale
-            return attend_around(sizes, q, rows, is_key, queries, self._blocks), None
+            if known is None:
+                known = _statistics_of(q, rows[..., : q.shape[-1]], is_key)
+            q, known = cast(q, rows.dtype) * scale, known.scaled(scale)
+            return attend_around(sizes, q, rows, is_key, known, self._blocks), None
         held, outs = nothing_held(sizes, q, rows) if before is None else held_of(before, part), []
         for some in slices(n, _BLOCKS_AT_ONCE * sizes.block):
             parts = q[..., some, :], rows[:, some, :], None if is_key is None else is_key[:, some]
             out, held = attend_causal(
-                sizes, held, *parts, scale, queries, max(first - some.start, 0), self._blocks
+                sizes, held, *parts, scale, known, max(first - some.start, 0), self._blocks
             )
             outs.append(out)
         return namespace(q).concat(outs, axis=-2) if len(outs) > 1 else (*outs, empty)[0], held
@@ -529,8 +543,8 @@ def _of(array, sets):
     return array if isinstance(sets, slice) else take(array, sets)
 
 
-def _decaying(q, rows, queries, rates, count, scale):
-    """Return queries, keys with values, and fitted queries with one more number for a decay.
+def _decaying(q, rows, known, rates, count, scale):
+    """Return queries, keys with values, and statistics with one more number for a decay.
 
     The weight exp(-rate (i - j)) is exp(rate j) up to a factor that all keys of a query share. Key
     j gets the number rate j, and queries get 1 / scale, which the scale makes 1.
@@ -543,29 +557,31 @@ def _decaying(q, rows, queries, rates, count, scale):
     def wider(array, value):
         return xp.concat([array, xp.full_like(array[..., :1], value)], axis=-1)
 
-    if queries is not None:
-        queries = Queries(wider(queries.mean, 1 / scale), wider(queries.variance, 0.0))
-    return wider(q, 1 / scale), rows, queries
+    if known is not None:  # without a variance of the queries, those of keys do not matter
+        known = Statistics(wider(known.mean, 1 / scale), *(wider(part, 0.0) for part in known[1:]))
+    return wider(q, 1 / scale), rows, known
 
 
 @np.errstate(over="ignore")  # of squares
-def _queries_of(q, is_query):
-    """Return the `Queries` of every set.
+def _statistics_of(q, k, is_key):
+    """Return the `Statistics` of every set.
 
     Halves are added to each other, so that the order does not depend on how arrays are stored.
     """
-    xp, n = namespace(q), q.shape[-2]
-    q = cast(q, xp.float64)
-    q = xp.stack([q, q * q])
-    if is_query is not None:
-        factors = cast(is_query, xp.float64)[:, None, :, None]
-        q, n = q * factors, xp.sum(factors, axis=-2)
-    while (length := q.shape[-2]) > 1:
-        half = length // 2
-        added = q[..., :half, :] + q[..., half : 2 * half, :]
-        q = added if length == 2 * half else xp.concat([added, q[..., 2 * half :, :]], axis=-2)
-    means = q[..., 0, :] / n
-    return Queries.of(means[0, ...], means[1, ...])
+    xp, shape, (q, k) = namespace(q), q[..., 0, :].shape, (q, k[:, None, :, :])
+    is_real = xp.ones_like(k[..., :1]) if is_key is None else is_key[:, None, :, None]
+    is_real = cast(is_real, xp.float64)
+
+    def mean(rows, power):
+        rows = (is_real * cast(rows, xp.float64)) ** power
+        while (length := rows.shape[-2]) > 1:
+            half = length // 2
+            added = rows[..., :half, :] + rows[..., half : 2 * half, :]
+            rest = rows[..., 2 * half :, :]
+            rows = added if length == 2 * half else xp.concat([added, rest], axis=-2)
+        return xp.broadcast_to(rows[..., 0, :] / xp.sum(is_real, axis=-2), shape)
+
+    return Statistics.of(xp.stack([mean(X, power) for X in (q, k) for power in (1, 2)], axis=-2))
 
 
 def _with_zeros(rows, n_before, n_after):

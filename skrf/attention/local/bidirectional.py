@@ -27,7 +27,7 @@ from .summaries import (
 _BLOCKS_AT_ONCE = 64
 
 
-def attend_around(sizes, q, rows, is_key, queries, attend=attend):
+def attend_around(sizes, q, rows, is_key, known, attend=attend):
     """Return the outputs; the parameters are those of `attend_causal`."""
     xp, n = namespace(q), q.shape[-2]
     starts = range(0, n, sizes.block)
@@ -38,7 +38,7 @@ def attend_around(sizes, q, rows, is_key, queries, attend=attend):
             for start, window in zip(starts, windows, strict=True)
         ]
         return attend(q, rows, is_key, whole, None, False)
-    others, outs = _Others(sizes, rows, is_key, queries, windows), []
+    others, outs = _Others(sizes, rows, is_key, known, windows), []
     for some in blocks(len(starts), _BLOCKS_AT_ONCE):
         group = [
             Block(slice(start, min(start + sizes.block, n)), window, i)
@@ -59,17 +59,17 @@ class _Others:
         Keys and values.
     is_key : array of bool of shape (U, n) or None
         Which of them are no padding.
-    queries : Queries
-        Their means and variances.
+    known : Statistics
+        Of the scaled queries and the keys.
     windows : list of slice
         The windows of all blocks.
     """
 
-    def __init__(self, sizes, rows, is_key, queries, windows):
-        xp, mean, width = namespace(rows), queries.mean, queries.mean.shape[-1]
+    def __init__(self, sizes, rows, is_key, known, windows):
+        xp, mean, width = namespace(rows), known.mean, known.mean.shape[-1]
         self.sizes, self.mean = sizes, mean
         self.edges = np.array([(window.start, window.stop) for window in windows])
-        scores = scores_of(queries, rows[..., :width], is_key)
+        scores = scores_of(known, rows[..., :width], is_key)
         order = ranked(scores)
         self.places = order[..., : sizes.n_heavy + sizes.window]
         groups = blocks(len(windows), _BLOCKS_AT_ONCE)

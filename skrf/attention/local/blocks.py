@@ -194,7 +194,8 @@ def terms_of(q, rows, is_key, block, far, is_causal):
     """
     q, near = block.split(q), block.windows(rows)
     (n, width), m = q.shape[-2:], near.shape[-2]
-    logs = matmul(q, transposed(near[..., :width]))
+    keys = near[..., :width]
+    logs = matmul(q, transposed(keys))
     do = arithmetic(logs)
     if is_causal and n > 1:
         is_later = in_library_of(np.triu(np.ones((n, n), bool), 1), logs)
@@ -203,13 +204,14 @@ def terms_of(q, rows, is_key, block, far, is_causal):
             logs = namespace(q).concat([logs[..., : m - n], own], axis=-1)
     if is_key is not None:
         logs = do.fill(logs, ~block.windows(is_key)[:, None, None, :], -np.inf)
-    terms = [Terms(logs, near[..., :width], near[..., width:])]
+    terms = [Terms(logs, keys, near[..., width:])]
     if block.far is not None:
         bias = _with_sets(far.bias[:, :, block.all_far, :])
         beyond = _with_sets(far.rows(block.all_far))
-        logs = matmul(q, transposed(beyond[..., :width]))
+        keys = beyond[..., :width]
+        logs = matmul(q, transposed(keys))
         logs = arithmetic(logs).add(logs, bias[..., None, :])
-        terms.append(Terms(logs, beyond[..., :width], beyond[..., width:]))
+        terms.append(Terms(logs, keys, beyond[..., width:]))
     return terms
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..._arrays import cast, filled, in_library_of, like, namespace, take, to_host
 from .blocks import Block, Far, attend
-from .selection import Queries, run, scores_of
+from .selection import Statistics, moments_of, run, scores_of
 from .summaries import Summary, bias_of, logs_of, running, summary_of
 
 # Keys of a text that are heavy in any case: language models give them much weight at any length,
@@ -34,12 +34,11 @@ class Held(NamedTuple):
         What the heavy keys were chosen by; -inf where there is no key yet.
     log_weight : array of shape (U, G)
         Logarithm of the weight of the summary.
-    query_sum : array of shape (U, G, d)
-        Sum of the queries of the blocks that see all keys, not scaled.
-    query_squares : array of shape (U, G, d)
-        Sum of their squares.
-    n_queries : array of shape (U,)
-        How many these are.
+    first_sums : array of shape (U, G, 4, d)
+        Sums of queries, not scaled, their squares, keys and their squares, in the blocks that see
+        all keys.
+    n_first : array of shape (U,)
+        How many positions these are.
     """
 
     count: int
@@ -49,15 +48,13 @@ class Held(NamedTuple):
     bias: Any
     scores: Any
     log_weight: Any
-    query_sum: Any
-    query_squares: Any
-    n_queries: Any
+    first_sums: Any
+    n_first: Any
 
     @property
-    def queries(self):
-        """The `Queries` of the blocks that see all keys."""
-        number = self.n_queries[:, None, None]
-        return Queries.of(self.query_sum / number, self.query_squares / number)
+    def statistics(self):
+        """The `Statistics` of the blocks that see all keys."""
+        return Statistics.of(self.first_sums / self.n_first[:, None, None, None])
 
 
 def nothing_held(sizes, q, rows):
@@ -71,13 +68,12 @@ def nothing_held(sizes, q, rows):
         filled(-np.inf, (*lead, n_far), rows, rows.dtype),
         filled(-np.inf, (*lead, sizes.n_heavy), rows),
         filled(-np.inf, lead, rows),
-        filled(0.0, (*lead, q.shape[-1]), rows),
-        filled(0.0, (*lead, q.shape[-1]), rows),
+        filled(0.0, (*lead, 4, q.shape[-1]), rows),
         filled(0.0, (lead[0],), rows),
     )
 
 
-def attend_causal(sizes, held, q, rows, is_key, scale, queries=None, first=0, attend=attend):
+def attend_causal(sizes, held, q, rows, is_key, scale, known=None, first=0, attend=attend):
     """Return the outputs of the next positions, and what is `Held` after them.
 
     Parameters
@@ -94,8 +90,8 @@ def attend_causal(sizes, held, q, rows, is_key, scale, queries=None, first=0, at
         Which keys are no padding.
     scale : float
         Factor of the products of queries and keys.
-    queries : Queries, default=None
-        Not scaled; None means those of the blocks that see all keys.
+    known : Statistics, default=None
+        Of queries that are not scaled; None means those of the blocks that see all keys.
     first : int, default=0
         Number of positions whose outputs are not wanted.
     attend : callable
@@ -104,8 +100,8 @@ def attend_causal(sizes, held, q, rows, is_key, scale, queries=None, first=0, at
     n, count, size = q.shape[-2], held.count, sizes.block
     end, held = count + n, _with_rows(held, rows, is_key)
     shift = held.recent.shape[1] - end  # from positions to rows
-    if queries is None and count < sizes.n_first:
-        held = _with_queries(held, q[..., : sizes.n_first - count, :], count + shift)
+    if known is None and count < sizes.n_first:
+        held = _with_first(held, q[..., : sizes.n_first - count, :], count + shift)
     starts = list(range(count - count % size, end, size))
     begun = [start for start in starts if start >= max(count, 1) and sizes.seen_from(start)]
     goes_on = starts[0] < count and bool(sizes.seen_from(starts[0]))
@@ -113,9 +109,9 @@ def attend_causal(sizes, held, q, rows, is_key, scale, queries=None, first=0, at
     before, far = held, None
     if begun:
         edges = [sizes.seen_from(begun[0] - size), *map(sizes.seen_from, begun)]
-        queries = (held.queries if queries is None else queries).scaled(scale)
+        known = (held.statistics if known is None else known).scaled(scale)
         rows_of_edges = [edge + shift for edge in edges]
-        held, far = _retired(sizes, held, rows_of_edges, queries, position=edges[0])
+        held, far = _retired(sizes, held, rows_of_edges, known, position=edges[0])
     if goes_on:
         far = _with_block(before, far)
     blocks = []
@@ -163,37 +159,35 @@ def _with_rows(held, rows, is_key):
     return held._replace(recent=rows, is_key=is_key, far=far, bias=bias)
 
 
-@np.errstate(over="ignore")  # of squares
-def _with_queries(held, queries, first):
-    """Return what is held with more of the first queries, added in the order of positions.
+def _with_first(held, q, first):
+    """Return what is held with more of the first positions, added in their order.
 
-    The first of them belongs to row `first`.
+    The queries are those of the rows from `first` on.
     """
-    xp, n = namespace(queries), queries.shape[-2]
-    queries, number = cast(queries, xp.float64), held.n_queries
-    total, squares = held.query_sum, held.query_squares
-    is_query = filled(1.0, (queries.shape[0], n), queries)
+    xp, n = namespace(q), q.shape[-2]
+    total, number = held.first_sums, held.n_first
+    is_real = filled(1.0, (q.shape[0], n), q, xp.float64)
     if held.is_key is not None:
-        is_query = cast(held.is_key[:, first : first + n], xp.float64)
+        is_real = cast(held.is_key[:, first : first + n], xp.float64)
+    keys = held.recent[:, first : first + n, : q.shape[-1]]
+    moments = moments_of(is_real[:, None, :, None] * q, is_real[..., None] * keys)
     for i in range(n):
-        factor, query = is_query[:, i, None, None], queries[..., i, :]
-        total = total + factor * query
-        squares = squares + factor * query * query
-        number = number + is_query[:, i]
-    return held._replace(query_sum=total, query_squares=squares, n_queries=number)
+        total = total + moments[:, :, i, ...]
+        number = number + is_real[:, i]
+    return held._replace(first_sums=total, n_first=number)
 
 
-def _retired(sizes, held, edges, queries, position):
+def _retired(sizes, held, edges, known, position):
     """Return what is held after rows from edge to edge have left the window, and `Far` each time.
 
     They meet the weakest heavy keys, and the losers are added to the summary, from which nothing
     is ever subtracted.
     """
-    rows, n_heavy, mean = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, queries.mean
+    rows, n_heavy, mean = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, known.mean
     width = mean.shape[-1]
     is_key = None if held.is_key is None else held.is_key[:, edges[0] : edges[-1]]
     xp, before = namespace(rows), to_host(held.scores)
-    scores = scores_of(queries, rows[..., :width], is_key)
+    scores = scores_of(known, rows[..., :width], is_key)
     first = scores[..., : max(_FIRST - position, 0)]
     first[first > -np.inf] = np.inf
     heavy, lost = run(before, scores, [edge - edges[0] for edge in edges[1:]])

@@ -1,8 +1,10 @@
 """Heavy keys: those beyond the window that queries give the largest weights in the mean.
 
-A query of mean m whose numbers have the variances s, if they are normal and independent, gives the
-key k the mean weight E exp(q.k) = exp(m.k + s.k^2 / 2). Queries of trained models are neither, but
-this says much better than m.k alone which keys some of them look for.
+The weight of a key k is exp(q.k) over its sum for all keys, which is exp(q.n + c.q^2 / 2), up to a
+factor, if the numbers of keys are normal with the means n and the variances c. Its mean over
+queries whose numbers are normal with the means m and the variances s is then, up to a factor, the
+exponential of the sum of (m k + s (k - n)^2 / 2) / (1 + s c) over the numbers of k. The queries and
+keys of trained models are not normal, but this says far better than m.k which keys they look for.
 
 Scores are brought to the host, where keys are chosen by number; their rows stay where they are.
 """
@@ -19,49 +21,79 @@ _TERMS = 2**17  # of scores that are added at once
 _ROUNDING = 1e-12  # of squares, of which variances are differences
 
 
-class Queries(NamedTuple):
-    """The mean of the queries of every head, and the variances of their numbers.
+class Statistics(NamedTuple):
+    """Means and variances of the numbers of queries, and of the keys that they see.
 
     Parameters
     ----------
-    mean, variance : array of shape (U, G, d)
-        Of as many sets of keys and heads, in float64.
+    mean, variance, key_mean, key_variance : array of shape (..., d)
+        Of every head, in float64.
     """
 
     mean: Any
     variance: Any
+    key_mean: Any
+    key_variance: Any
 
     @classmethod
-    @np.errstate(over="ignore", invalid="ignore")
-    def of(cls, mean, squares):
-        """Return them from means of queries and of their squares; what is rounding counts as 0."""
-        xp, variance = namespace(mean), squares - mean * mean
-        is_some = variance > _ROUNDING * squares  # not of squares beyond the range of floats
-        return cls(mean, xp.where(is_some, variance, like(0.0, variance)))
+    def of(cls, moments):
+        """Return them from the means of `moments_of`, of shape (..., 4, d)."""
+        q, q_squares, k, k_squares = (moments[..., i, :] for i in range(4))
+        xp, variance = namespace(q), _variance(q, q_squares)
+        # Where squares of keys are beyond the range of floats, the mean query alone decides.
+        variance = xp.where(xp.isfinite(k_squares), variance, like(0.0, variance))
+        return cls(q, variance, k, _variance(k, k_squares))
 
     def scaled(self, scale):
         """Return those of multiples of the queries."""
-        return Queries(scale * self.mean, scale * (scale * self.variance))
+        return self._replace(mean=scale * self.mean, variance=scale * (scale * self.variance))
+
+    @property
+    @np.errstate(over="ignore")
+    def slope_and_curve(self):
+        """Numbers a and b of which k.(a + b k / 2) is what keys are chosen by, up to a constant."""
+        share = 1 / (1 + self.variance * self.key_variance)
+        curve = share * self.variance
+        return share * self.mean - curve * self.key_mean, curve
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _variance(mean, squares):
+    """Return variances, given means of numbers and of squares; what is rounding counts as 0."""
+    xp, variance = namespace(mean), squares - mean * mean
+    is_some = variance > _ROUNDING * squares  # not of squares beyond the range of floats
+    return xp.where(is_some, variance, like(0.0, variance))
 
 
 @np.errstate(over="ignore")
-def scores_of(queries, keys, is_key=None):
-    """Return logarithms of the mean weights of keys (U, n, d), (U, G, n), on the host.
+def moments_of(q, k):
+    """Return queries (U, G, n, d), keys (U, n, d) and the squares of both, (U, G, n, 4, d).
+
+    Sums of these are what `Statistics` are made of.
+    """
+    xp = namespace(q)
+    q, k = cast(q, xp.float64), cast(k, xp.float64)
+    k = xp.broadcast_to(k[:, None, :, :], q.shape)
+    return xp.stack([q, q * q, k, k * k], axis=-2)
+
+
+@np.errstate(over="ignore")
+def scores_of(statistics, keys, is_key=None):
+    """Return what keys (U, n, d) are chosen by, (U, G, n), on the host.
 
     Halves of the terms are added to each other in float64, so that a score depends on nothing but
-    its key and its queries, however many keys are computed at once. Those of padding are -inf.
+    its key and the statistics, however many keys are computed at once. Those of padding are -inf.
     """
     xp, keys = namespace(keys), constant(keys)
-    mean, half = (
-        cast(constant(array), xp.float64)[..., None, :]
-        for array in (queries.mean, queries.variance / 2)
+    slope, curve = (
+        cast(constant(array), xp.float64)[..., None, :] for array in statistics.slope_and_curve
     )
-    size = math.prod(mean.shape)
+    size = math.prod(slope.shape)
     at_once = rows_at_once(keys, size, usual=max(1, _TERMS // size))  # which stay in a cache
     scores = []
     for some in blocks(keys.shape[1], at_once):
         part = cast(keys[:, None, some, :], xp.float64)
-        scores.append(to_host(_added(part * (mean + half * part))))
+        scores.append(to_host(_added(part * (slope + curve / 2 * part))))
     scores = np.concatenate(scores, axis=-1)
     return scores if is_key is None else np.where(to_host(is_key)[:, None, :], scores, -np.inf)
 

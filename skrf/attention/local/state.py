@@ -9,7 +9,7 @@ from ..._arrays import filled, is_array_api, namespace, take, to_host
 from ..._typing import Array
 from .causal import Held
 
-_OF_KEYS = "recent", "is_key", "counts", "n_queries"  # one for every key head
+_OF_KEYS = "recent", "is_key", "counts", "n_first"  # one for every key head
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +36,10 @@ class LocalState:
         What the heavy keys were chosen by; -inf where there is no key.
     log_weight : array of shape (...), default=None
         Logarithm of the total weight of all others.
-    query_sum : array of shape (..., d), default=None
-        Sum of the queries of the first positions.
-    query_squares : array of shape (..., d), default=None
-        Sum of their squares.
-    n_queries : array of shape (...), default=None
-        Number of queries in this sum.
+    first_sums : array of shape (..., 4, d), default=None
+        Sums of queries, their squares, keys, and their squares, over the first positions.
+    n_first : array of shape (...), default=None
+        Number of positions in these sums.
     sizes : tuple, default=None
         Sizes of the operator, width of the keys, and whether the operator was fitted.
 
@@ -67,9 +65,8 @@ class LocalState:
     bias: Array | None = None
     scores: Array | None = None
     log_weight: Array | None = None
-    query_sum: Array | None = None
-    query_squares: Array | None = None
-    n_queries: Array | None = None
+    first_sums: Array | None = None
+    n_first: Array | None = None
     sizes: tuple | None = None
 
     def select(self, indices: Array) -> Self:
