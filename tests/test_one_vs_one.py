@@ -12,10 +12,9 @@ from sklearn.datasets import load_digits, load_iris, make_hastie_10_2
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import KFold, StratifiedKFold, StratifiedShuffleSplit
 from sklearn.multiclass import OneVsOneClassifier
 from sklearn.preprocessing import KernelCenterer
-from sklearn.utils import resample
 
 from skrf import (
     ApproxKernelRidgeClassifier,
@@ -36,6 +35,7 @@ from skrf.regression._decisions import (
 from skrf.regression._moments import ClassMoments, moments_of_rows
 from skrf.regression._ridge import Targets
 from skrf.regression._ridge_solvers import pair_solutions, pair_values, votes
+from skrf.regression._row_pairs import _drawn
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3))
@@ -623,10 +623,34 @@ def test_a_search_in_rows_looks_at_a_part_of_many_rows(in_rows):
     shuffled = np.random.default_rng(0).permutation(y)
     scores = clone(search).set_params(scoring=None).fit(X, shuffled).decision_scores_
     assert scores["one-vs-one"] < 0.45  # a quarter by chance
+
+
+def test_the_rows_of_a_search_are_not_those_of_splitters(in_rows, monkeypatch):
+    monkeypatch.setattr("skrf.regression._row_pairs._RARE", 3)
+    cv = StratifiedShuffleSplit(3, test_size=0.2, random_state=0)
+    search = ApproxKernelRidgeClassifierCV("exact", sigmas=[1.0], alphas=[0.1], cv=cv).fit(X, y)
+    assert "split2_test_score" in search.cv_results_
+    drawn = _drawn(y)
+    shares = np.bincount(y[drawn]) / np.bincount(y)
+    assert len(drawn) == pytest.approx(150, abs=2) and (abs(shares - 150 / 240) < 0.02).all()
+    few = np.setdiff1d(np.arange(240), drawn)[:2]
+    search.set_params(cv=[(np.setdiff1d(np.arange(240), few), few)])
     with pytest.raises(ValueError, match="cv must hold out some of the 150 rows"):
-        few = np.setdiff1d(np.arange(240), np.sort(_sampled(240, 150)))[:2]
-        clone(search).set_params(cv=[(np.setdiff1d(np.arange(240), few), few)]).fit(X, y)
+        search.fit(X, y)
 
 
-def _sampled(n, n_samples):
-    return resample(np.arange(n), replace=False, n_samples=n_samples, random_state=0, stratify=y)
+def test_rare_classes_are_searched_with_all_their_rows(in_rows):
+    rare = np.zeros(240, int)
+    rare[np.argsort(X[:, 0])[-7:]] = 1
+    given = {"sigmas": [1e-3, 0.3, 100.0], "alphas": [1e-3, 0.1, 1e3], "scoring": "roc_auc"}
+    search = ApproxKernelRidgeClassifierCV("exact", **given).fit(X, rare)
+    assert search.best_score_ > 0.9 and np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_huge_weights_of_pairs(in_rows):
+    model = ApproxKernelRidgeClassifierCV("exact", sigmas=[0.7], alphas=[1e300])
+    fitted = model.fit(X, y, np.full(240, 1e305))
+    scaled = model.set_params(alphas=[1e-5]).fit(X, y)
+    assert fitted.best_score_ == pytest.approx(scaled.best_score_, rel=1e-6)
+    with pytest.raises(ValueError, match="sample_weight must add up to at most the largest float"):
+        clone(EXACT).fit(X, y, np.full(240, 1e307))

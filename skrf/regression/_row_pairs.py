@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sklearn.utils import resample
 
 from .._arrays import scaled_squares, to_host
 from .._memory import check_fits
-from .._threads import run_all
+from .._threads import run_all, serial_blas
 from ._exact import KernelMap
 from ._ridge_solvers import PairRidges, pair_duals, pair_values, pairs_of, signs_of, slices_of
 from ._scoring import KnownDecisions
 from ._sigma_search import SigmaSearch, split_rows
 
 FEW_ROWS = 2048  # of which the exact kernel is a feature map, and all decisions are tried
-_MOST_SEARCHED = 4096  # rows that a search looks at
+_MOST_SEARCHED = 4096  # rows that a search looks at, but for those of rare classes
+_RARE = 64  # rows of a class that are not too many
+_STREAM = 0x5EA2C4  # of random numbers, apart from those of other parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,11 @@ class ClassRows:
     @classmethod
     def of(cls, data, sigma, n_classes):
         """Return the rows of some data."""
+        if not np.isfinite(data.total):
+            raise ValueError(
+                "sample_weight must add up to at most the largest float, "
+                f"{np.finfo(float).max:.2g}: divide it and alpha by the same number."
+            )
         order = np.argsort(data.values.values, kind="stable")
         data = data.part(order)
         rows = to_host(data.X)
@@ -59,7 +65,10 @@ class ClassRows:
     def solved(self, alpha):
         """Return the `PairRidges` of coefficients of the kernel with every row."""
         counts, pairs = np.bincount(self.codes), pairs_of(self.n_classes)
-        n_numbers = 2 * self.n_columns**2 + np.square(counts).sum() + len(self.codes) * len(pairs)
+        with serial_blas() as n_threads:
+            n_blocks = min(3 * n_threads, 3 * len(pairs))  # every thread copies its own
+        n_numbers = n_blocks * self.n_columns**2 + np.square(counts).sum()
+        n_numbers += len(self.codes) * len(pairs)
         what = f"feature_map='exact' with {len(self.codes)} rows"
         check_fits(8 * n_numbers, what, "the kernel of two classes, and coefficients of all pairs")
         slices = slices_of(self.codes, self.n_classes)
@@ -118,8 +127,20 @@ def judged_pairs(kernel, train, test, alphas, classes, score=None):
         return np.array([score(one, test) for one in known])
     signs = signs_of(len(classes))[codes]
     errors = np.array([np.square(of_test - signs)[signs != 0] for of_test in values])
-    weights = np.repeat(test.weights, len(classes) - 1)
+    weights = np.ones(len(codes)) if test.sample_weight is None else test.score_weights
+    weights = np.repeat(weights, len(classes) - 1)
     return -np.average(errors, axis=1, weights=weights)
+
+
+def _drawn(codes):
+    """Return some rows of every class, in proportion to its size but not few."""
+    # Not the stream of splitters with the seed 0, whose tests would be what is left out.
+    rng, chosen = np.random.default_rng(_STREAM), []
+    for k, count in enumerate(np.bincount(codes)):
+        share = round(_MOST_SEARCHED * count / len(codes))
+        rows = rng.permutation(np.flatnonzero(codes == k))
+        chosen.append(rows[: max(share, _RARE)])
+    return np.sort(np.concatenate(chosen))
 
 
 class PairSearch(SigmaSearch):
@@ -129,20 +150,16 @@ class PairSearch(SigmaSearch):
 
     @classmethod
     def within(cls, search):
-        """Return the search on at most 4,096 of the rows, drawn from every class."""
+        """Return the search on about 4,096 of the rows, with all of rare classes."""
         data, tests = search.data, search.tests
         if len(data.y) > _MOST_SEARCHED:
-            chosen = resample(
-                np.arange(len(data.y)), replace=False, n_samples=_MOST_SEARCHED, random_state=0,
-                stratify=data.values.values,
-            )  # fmt: skip
-            chosen = np.sort(chosen)
+            chosen = _drawn(data.values.values)
             tests = [np.flatnonzero(np.isin(chosen, test)) for test in tests]
             tests = [test for test in tests if len(test)]
             data = data.part(chosen)
         if not tests:
             raise ValueError(
-                f"cv must hold out some of the {_MOST_SEARCHED:,} rows that a search on the exact "
+                f"cv must hold out some of the {len(data.y):,} rows that a search on the exact "
                 f"kernel looks at, got {search.model.cv!r}."
             )
         return cls(search.model, data, None, search.sigmas, tests)

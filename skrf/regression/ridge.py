@@ -176,7 +176,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     ----------
     feature_map : transformer or "exact", default=None
         As in `ApproxKernelRidge`. With "exact" and more than 2,048 rows, each pair of classes is
-        solved on its own n rows, in n^3 / 3 operations and with two n x n matrices in memory,
+        solved on its own n rows, in n^3 / 3 operations and with three n x n matrices per thread,
         unless `decision` or `alpha` requires one system of all rows ("argmax" or "discriminants"
         of three or more classes, "evidence").
     sigma : float, "scale", "median" or None, default=None
@@ -372,8 +372,8 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `ClusterNystroem`, is
         fitted to the training rows of every fold. With ``sigmas=None`` there are no folds, so the
         score of such a map is too optimistic: it has seen all labels.
-        "exact" is as in `ApproxKernelRidgeClassifier`; the search then looks at 4,096 rows at most,
-        drawn in proportion to the classes, and the final fit uses all rows.
+        "exact" is as in `ApproxKernelRidgeClassifier`; the search then looks at about 4,096 rows,
+        drawn in proportion to the classes but for rare ones, and the final fit uses all rows.
     sigmas : int, array-like or None, default=7
         Values of the map's sigma. An int is the number of values, evenly spaced on a log scale from
         a tenth of the sigma of "scale" to ten times the sigma of "scale".
