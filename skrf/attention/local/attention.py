@@ -29,10 +29,11 @@ from . import blocks
 from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
 from .layout import Sizes, sizes_of, stretches
-from .selection import Statistics
+from .selection import Statistics, moments_of
 from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 
 _DIAGNOSED_QUERIES = 64
+_SAMPLE = 512  # positions that say enough about variances
 _BLOCKS_AT_ONCE = 256  # of causal attention, which bounds its memory
 _FAR = 512.0  # nats that float32 holds to 3e-5
 _FASTEST = 1e6  # rate of a decay after which nothing is left of a key at the next position
@@ -564,24 +565,29 @@ def _decaying(q, rows, known, rates, count, scale):
 
 @np.errstate(over="ignore")  # of squares
 def _statistics_of(q, k, is_key):
-    """Return the `Statistics` of every set.
-
-    Halves are added to each other, so that the order does not depend on how arrays are stored.
-    """
-    xp, shape, (q, k) = namespace(q), q[..., 0, :].shape, (q, k[:, None, :, :])
-    is_real = xp.ones_like(k[..., :1]) if is_key is None else is_key[:, None, :, None]
+    """Return the `Statistics` of every set: all but the mean query from evenly spread positions."""
+    xp, n = namespace(q), q.shape[-2]
+    is_real = xp.ones_like(k[..., :1]) if is_key is None else is_key[..., None]
     is_real = cast(is_real, xp.float64)
+    some = slice(None, None, -(-n // _SAMPLE))
+    weights = is_real[:, None, some, :]
+    moments = moments_of(weights * q[..., some, :], is_real[:, some, :] * k[:, some, :])
+    number = xp.sum(weights, axis=2)[..., None, :]
+    moments = _summed(moments, 2) / xp.where(number == 0, like(1.0, number), number)
+    q = cast(q, xp.float64)
+    mean = _summed(q if is_key is None else is_real[:, None, :, :] * q, 2)
+    return Statistics.of(moments)._replace(mean=mean / xp.sum(is_real, axis=1)[:, None, :])
 
-    def mean(rows, power):
-        rows = (is_real * cast(rows, xp.float64)) ** power
-        while (length := rows.shape[-2]) > 1:
-            half = length // 2
-            added = rows[..., :half, :] + rows[..., half : 2 * half, :]
-            rest = rows[..., 2 * half :, :]
-            rows = added if length == 2 * half else xp.concat([added, rest], axis=-2)
-        return xp.broadcast_to(rows[..., 0, :] / xp.sum(is_real, axis=-2), shape)
 
-    return Statistics.of(xp.stack([mean(X, power) for X in (q, k) for power in (1, 2)], axis=-2))
+def _summed(terms, axis):
+    """Return sums over an axis: halves are added to each other, however arrays are stored."""
+    xp, lead = namespace(terms), (slice(None),) * axis
+    while (length := terms.shape[axis]) > 1:
+        half = length // 2
+        added = terms[*lead, :half, ...] + terms[*lead, half : 2 * half, ...]
+        rest = terms[*lead, 2 * half :, ...]
+        terms = added if length == 2 * half else xp.concat([added, rest], axis=axis)
+    return terms[*lead, 0, ...]
 
 
 def _with_zeros(rows, n_before, n_after):

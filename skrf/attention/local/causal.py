@@ -5,7 +5,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._arrays import cast, filled, in_library_of, like, namespace, take, to_host
+from ..._arrays import (
+    cast,
+    filled,
+    in_library_of,
+    is_array_api,
+    like,
+    namespace,
+    take,
+    to_host,
+)
 from .blocks import Block, Far, attend
 from .selection import Statistics, moments_of, run, scores_of
 from .summaries import Summary, bias_of, logs_of, running, summary_of
@@ -171,8 +180,10 @@ def _with_first(held, q, first):
         is_real = cast(held.is_key[:, first : first + n], xp.float64)
     keys = held.recent[:, first : first + n, : q.shape[-1]]
     moments = moments_of(is_real[:, None, :, None] * q, is_real[..., None] * keys)
-    for i in range(n):
-        total = total + moments[:, :, i, ...]
+    # Slices would cost gradients of all positions each.
+    parts = xp.unstack(moments, axis=2) if is_array_api(q) else np.moveaxis(moments, 2, 0)
+    for i, part in enumerate(parts):
+        total = total + part
         number = number + is_real[:, i]
     return held._replace(first_sums=total, n_first=number)
 

@@ -69,12 +69,12 @@ def _variance(mean, squares):
 def moments_of(q, k):
     """Return queries (U, G, n, d), keys (U, n, d) and the squares of both, (U, G, n, 4, d).
 
-    Sums of these are what `Statistics` are made of.
+    Sums of these are what `Statistics` are made of. Only those of the queries have gradients.
     """
     xp = namespace(q)
-    q, k = cast(q, xp.float64), cast(k, xp.float64)
+    q, k = cast(q, xp.float64), cast(constant(k), xp.float64)
     k = xp.broadcast_to(k[:, None, :, :], q.shape)
-    return xp.stack([q, q * q, k, k * k], axis=-2)
+    return xp.stack([q, constant(q) ** 2, k, k * k], axis=-2)
 
 
 @np.errstate(over="ignore")
