@@ -19,6 +19,7 @@ from ._sigma_search import SigmaSearch, split_rows
 
 FEW_ROWS = 2048  # of which the exact kernel is a feature map, and all decisions are tried
 _MOST_SEARCHED = 4096  # rows that a search looks at, but for those of rare classes
+MOST_COMPARED = 9216  # rows at which a few values near the best are compared again
 _RARE = 64  # rows of a class that are not too many
 _STREAM = 0x5EA2C4  # of random numbers, apart from those of other parts
 
@@ -132,12 +133,12 @@ def judged_pairs(kernel, train, test, alphas, classes, score=None):
     return -np.average(errors, axis=1, weights=weights)
 
 
-def _drawn(codes):
+def _drawn(codes, most):
     """Return some rows of every class, in proportion to its size but not few."""
     # Not the stream of splitters with the seed 0, whose tests would be what is left out.
     rng, chosen = np.random.default_rng(_STREAM), []
     for k, count in enumerate(np.bincount(codes)):
-        share = round(_MOST_SEARCHED * count / len(codes))
+        share = round(most * count / len(codes))
         rows = rng.permutation(np.flatnonzero(codes == k))
         chosen.append(rows[: max(share, _RARE)])
     return np.sort(np.concatenate(chosen))
@@ -149,11 +150,11 @@ class PairSearch(SigmaSearch):
     is_of_pairs = True
 
     @classmethod
-    def within(cls, search):
-        """Return the search on about 4,096 of the rows, with all of rare classes."""
-        data, tests = search.data, search.tests
-        if len(data.y) > _MOST_SEARCHED:
-            chosen = _drawn(data.values.values)
+    def within(cls, search, most=None):
+        """Return the search on some of the rows, with all of rare classes."""
+        data, tests, most = search.data, search.tests, most or _MOST_SEARCHED
+        if len(data.y) > most:
+            chosen = _drawn(data.values.values, most)
             tests = [np.flatnonzero(np.isin(chosen, test)) for test in tests]
             tests = [test for test in tests if len(test)]
             data = data.part(chosen)
