@@ -596,7 +596,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
             pairs += [(self.sigma_, alpha) for alpha in alphas[alphas < self.alpha_][:1]]
             tried = [(judged_at(*map(float, pair)), pair) for pair in pairs]
             best, pair = max(tried, key=lambda one: one[0][0], default=(now, None))
-            if best[0] <= now[0] + SAME_ACCURACY:
+            if not best[0] > now[0] + SAME_ACCURACY:  # or a score is NaN
                 break
             now, (self.sigma_, self.alpha_) = best, map(float, pair)
         self.probability_scale_ = best_scale(now[1:])
