@@ -13,6 +13,13 @@ from ..features import FeatureMap
 _PRECISE = 256.0  # exponents for which float64 is used
 
 
+def kernel_between(X, Y, sigma):
+    """Return the Gaussian kernel of all pairs of rows, (n, m), without a second array as large."""
+    values = scaled_squares(X, Y, sigma)
+    values *= -0.5
+    return np.exp(values, out=values)
+
+
 @dataclass(frozen=True, eq=False)
 class ExactMap(FeatureMap):
     """The Gaussian kernel with every training row, as one feature per row.

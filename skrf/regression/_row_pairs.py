@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from .._arrays import scaled_squares, to_host
+from .._arrays import to_host
 from .._memory import check_fits
 from .._threads import run_all, serial_blas
-from ._exact import KernelMap
+from ._exact import KernelMap, kernel_between
 from ._ridge_solvers import PairRidges, pair_duals, pair_values, pairs_of, signs_of, slices_of
 from ._scoring import KnownDecisions
 from ._sigma_search import SigmaSearch, split_rows
@@ -74,11 +74,12 @@ class ClassRows:
         check_fits(8 * n_numbers, what, "the kernel of two classes, and coefficients of all pairs")
         slices = slices_of(self.codes, self.n_classes)
         rows = [self.kernel.rows[of_class] for of_class in slices]
-        within = run_all(lambda one: self._block(one, one), rows)
+        sigma = self.kernel.sigma
+        within = run_all(lambda one: kernel_between(one, one, sigma), rows)
 
         def of_pair(pair):
             first, second = pair
-            between = self._block(rows[first], rows[second])
+            between = kernel_between(rows[first], rows[second], sigma)
             block = np.block([[within[first], between], [between.T, within[second]]])
             given = slices[first], slices[second], self.weights, [alpha]
             return pair_duals(block, *given)
@@ -88,9 +89,6 @@ class ClassRows:
             one, two = (slices[k] for k in pairs[place])
             coef[np.r_[one, two], place], intercept[place] = duals[:, 0], offsets[0]
         return PairRidges(alpha, coef, intercept, self.n_classes)
-
-    def _block(self, one, two):
-        return np.exp(scaled_squares(one, two, self.kernel.sigma) / -2)
 
 
 def kernel_pair_values(kernel, train, test, alphas, n_classes):
@@ -108,8 +106,7 @@ def kernel_pair_values(kernel, train, test, alphas, n_classes):
         Number of classes.
     """
     gram, cross = (
-        np.exp(scaled_squares(to_host(rows), kernel.rows, kernel.sigma) / -2)
-        for rows in (train.X, test.X)
+        kernel_between(to_host(rows), kernel.rows, kernel.sigma) for rows in (train.X, test.X)
     )
     given = train.values.values, train.sample_weight, alphas, n_classes
     return pair_values(gram, cross, *given)
