@@ -112,6 +112,45 @@ def test_linear_equals_quadratic(name, mask, causal):
     assert_allclose(result, expected, rtol=1e-4, atol=atol)
 
 
+@pytest.mark.parametrize("n_queries", [1, 40])
+@pytest.mark.parametrize(("name", "mask"), CASES)
+def test_fewer_queries_are_the_last_positions(name, mask, n_queries):
+    q, k, v = inputs()
+    attention = ApproxKernelAttention(MAPS[name], causal=True, mask=MASKS[mask], block_size=16)
+    if name in ("asymmetric", "adaptive", "clustered"):
+        attention.fit(q, k)
+    for padding in (None, padding_of(L)):
+        expected = attention(q, k, v, key_padding_mask=padding)[:, :, -n_queries:]
+        out = attention(q[:, :, -n_queries:], k, v, key_padding_mask=padding)
+        assert_allclose(out, expected, atol=1e-10)
+    if mask in ("sparse", "boolean"):  # rows of the given queries serve as well
+        attention.set_params(mask=MASKS[mask][-n_queries:])
+        assert_allclose(
+            attention(q[:, :, -n_queries:], k, v), attention_of_last(attention, q, k, v)
+        )
+    with pytest.raises(ValueError, match="no more queries than keys, got 150 .* and 90 keys"):
+        attention(q, k[:, :, :S], v[:, :, :S])
+
+
+def attention_of_last(attention, q, k, v):
+    """Return the outputs of the last queries under the rows of a mask that are theirs."""
+    n = attention.mask.shape[0]
+    mask = np.zeros((L, L))
+    mask[-n:] = attention.mask.toarray() if sp.issparse(attention.mask) else attention.mask
+    return clone(attention).set_params(mask=mask)(q, k, v)[:, :, -n:]
+
+
+@pytest.mark.filterwarnings("error")
+def test_missing_queries_are_neither_judged_nor_lost():
+    """Those of zeros would be means, which hide a collapse, and lost by features such as relu."""
+    q, k, v = (8 * array for array in inputs())
+    collapsed = ApproxKernelAttention(MAPS["optimal"], causal=True)
+    with pytest.warns(FeatureCollapseWarning, match="Random features have collapsed"):
+        collapsed(q[:, :, -2:], k, v)
+    relu = ApproxKernelAttention(GeneralizedMap(64, random_state=0), causal=True)
+    relu(q[:, :, -2:], k, v)
+
+
 @pytest.mark.parametrize("name", ["optimal", "asymmetric", "adaptive", "clustered", "functions"])
 def test_cross_attention_equals_quadratic(name):
     q, k, v = inputs(s=S)

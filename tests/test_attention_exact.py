@@ -197,6 +197,20 @@ def test_memory_is_linear():
     assert peak < 2 * 100 * 4000 * 4 < 4000 * 4000 * 4 / 16
 
 
+@pytest.mark.parametrize("mask", [None, "all rows", "their rows"])
+def test_fewer_queries_are_the_last_positions(mask, library):
+    q, k, v = draw(3, 2, 30, 4)
+    weights = None if mask is None else draw(30, 30) ** 2
+    expected = exact_attention(q, k, v, causal=True, mask=weights)[:, -7:]
+    if mask == "their rows":
+        weights = weights[-7:]
+    parts = q[:, -7:], k, v
+    out = exact_attention(*parts, causal=True, mask=weights, block_size=3)
+    assert_close(out, expected, atol=1e-14)
+    out = exact_attention(*map(library.array, parts), causal=True, mask=weights)
+    assert_close(library.host(out), expected, atol=1e-14)
+
+
 # ------------------------------------------------------------------ errors
 
 

@@ -5,7 +5,14 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from skrf import AdaptiveRF, OptimalPositiveRF, RFFSampler
-from skrf.attention import ApproxKernelAttention, DecayMask, GeneralizedMap, ToeplitzMask
+from skrf.attention import (
+    ApproxKernelAttention,
+    DecayMask,
+    GeneralizedMap,
+    LocalAttention,
+    ToeplitzMask,
+    exact_attention,
+)
 
 L, D, E = 300, 6, 5
 RNG = np.random.default_rng(0)
@@ -99,6 +106,15 @@ def test_gates_multiply_every_exponential():
     masks = [weights[i] * dense(GATES[0, 0] - rates[i]) for i in range(2)]
     plain = ApproxKernelAttention(MAPS["optimal"], causal=True, mask=sum(masks))
     assert_allclose(out, plain(Q[:1, :1], K[:1, :1], V[:1, :1]), atol=1e-10)
+
+
+@pytest.mark.parametrize("n_queries", [1, 100])
+@maps
+def test_fewer_queries_are_the_last_positions(name, n_queries):
+    mask = ToeplitzMask.decay([0.05, 0.2], [1.0, 2.0])
+    operator = ApproxKernelAttention(MAPS[name], causal=True, mask=mask, block_size=64)
+    out = operator(Q[:, :, -n_queries:], K, V, log_gates=GATES)
+    assert_allclose(out, operator(Q, K, V, log_gates=GATES)[:, :, -n_queries:], atol=1e-10)
 
 
 @pytest.mark.parametrize("sizes", [[L], [1] * L, [100, 1, 150, 49]])
@@ -220,6 +236,51 @@ def test_signed_features_are_gated_by_their_scales():
 def test_gates_that_do_not_fit_are_refused(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+DECAYS = {
+    "one": ToeplitzMask.decay(0.05),
+    "heads": ToeplitzMask.decay([0.3, 0.0]),
+    "a sum": ToeplitzMask.decay([0.3, 0.02], [1.0, 3.0]),
+}
+
+
+def dense_decay(mask, n):
+    """Return a decay as a mask of the 4 query heads of 2 key heads."""
+    return np.repeat(np.broadcast_to(mask.toarray(n), (2, n, n)), 2, axis=0)
+
+
+@pytest.mark.parametrize("n_queries", [64, 5])
+@pytest.mark.parametrize("name", DECAYS)
+def test_exact_attention_takes_decays(name, n_queries, library):
+    mask, (q, k, v) = DECAYS[name], (x[:, :, :64] for x in (Q, K, V))
+    expected = exact_attention(q, k, v, causal=True, mask=dense_decay(mask, 64))
+    q = q[:, :, -n_queries:]
+    out = exact_attention(q, k, v, causal=True, mask=mask, block_size=7)
+    assert_allclose(out, expected[:, :, -n_queries:], atol=1e-13)
+    given = map(library.array, (q, k, v))
+    assert_allclose(library.host(exact_attention(*given, causal=True, mask=mask)), out, atol=1e-13)
+    with pytest.raises(ValueError, match="need causal=True"):
+        exact_attention(q, k, v, mask=mask)
+
+
+@pytest.mark.parametrize("name", DECAYS)
+@pytest.mark.parametrize("is_local", [False, True])
+def test_diagnoses_know_decays(name, is_local):
+    """Of 64 queries all are judged; errors of sets of keys are in units of their values."""
+    mask, (q, k, v) = DECAYS[name], (x[:, :, :64] for x in (Q, K, V))
+    v = v / np.abs(v).max(axis=(-2, -1), keepdims=True)
+    operator = ApproxKernelAttention(MAPS["optimal"], causal=True, mask=mask)
+    if is_local:
+        if name == "a sum":
+            pytest.skip("local attention takes a single exponential")
+        operator = LocalAttention(8, 4, 1, block=4, causal=True, mask=mask)
+    errors, dense = operator.diagnose(q, k, v).sampled_errors, dense_decay(mask, 64)
+    right = exact_attention(q, k, v, causal=True, mask=dense)
+    mean = exact_attention(0 * q, k, v, causal=True, mask=dense)
+    for answer, found in ((operator(q, k, v), "attention"), (mean, "mean")):
+        error = np.linalg.norm(answer - right) / np.linalg.norm(right)
+        assert_allclose(errors[found], error, rtol=1e-9)
 
 
 # ------------------------------------------------------------------ torch

@@ -133,6 +133,13 @@ def test_arguments_mean_what_they_mean_to_torch():
     assert torch.equal(attend(q, k, ones), attend(q, k, ones, dropout_p=0.0))
 
 
+@pytest.mark.filterwarnings("error")
+def test_missing_queries_are_not_counted_as_lost():
+    q, k, v = inputs(1, 2, 60, 8)
+    relu = RandomFeatureAttention(GeneralizedMap(64), is_causal=True, random_state=0)
+    relu(8 * q[:, :, -2:], 8 * k, v)
+
+
 # ------------------------------------------------------------------ gradients
 
 

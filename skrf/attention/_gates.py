@@ -8,7 +8,6 @@ position before the block, and by the others after it. Gates that keep nearly no
 """
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from .._arrays import (
     to_host,
 )
 from .._sums import Rows, Sums
-from ._groups import RESET, blocks
+from ._groups import RESET, blocks_between
 from ._inputs import as_array, check_real
 from ._masks import check_decay
 from .masks import DecayMask
@@ -96,31 +95,48 @@ def _broadcast(values, shape, name, allowed):
         ) from None
 
 
-def blocks_of_gates(log_gates, size):
-    """Return slices of at most `size` positions, in which gates close at the first one only."""
+def blocks_of_gates(log_gates, edges, size):
+    """Return slices of at most `size` positions between edges.
+
+    Gates close at the first position of a slice only.
+    """
     is_reset = to_host(constant(log_gates)) < -RESET
     n = is_reset.shape[-2]
     resets = np.flatnonzero(is_reset.reshape(-1, n, is_reset.shape[-1]).any(axis=(0, 2)))
-    edges = np.unique([0, *resets, n]).tolist()
-    return [
-        slice(start + block.start, start + block.stop)
-        for start, end in pairwise(edges)
-        for block in blocks(end - start, size)
-    ]
+    return blocks_between(np.unique([*edges, *resets]).tolist(), size)
 
 
 def gated(queries, keys, log_gates):
     """Return the features of the queries and keys of a block with its gates but the first.
 
     Keys are raised by them. Queries fall by them where there are several exponentials: the factor
-    of a single one cancels in its quotient. NumPy features are overwritten.
+    of a single one cancels in its quotient. Queries may be None. NumPy features are overwritten.
     """
     xp, rest = namespace(log_gates), log_gates[..., 1:, :]
-    falls = xp.concat([xp.zeros_like(log_gates[..., :1, :]), _running(rest)], axis=-2)
+    falls = xp.concat([xp.zeros_like(log_gates[..., :1, :]), running(rest)], axis=-2)
     falls = _of_features(cast(falls, keys.values.dtype), keys.values.shape[-1])
-    if log_gates.shape[-1] > 1:
+    if queries is not None and log_gates.shape[-1] > 1:
         queries = _shifted(queries, falls[..., None, :, :])
     return queries, _shifted(keys, -falls)
+
+
+def log_factors(queries, keys, log_weights=None):
+    """Return the logs of what gates multiply the weights of pairs by, (..., n, m).
+
+    Parameters
+    ----------
+    queries, keys : array of shape (..., n, r) and (..., m, r)
+        Running sums of log gates at their positions, for each of r exponentials.
+    log_weights : array of shape (..., r), default=None
+        Logs of what the exponentials are multiplied by; None is 1.
+    """
+    xp, total = namespace(keys), None
+    for i in range(keys.shape[-1]):
+        logs = queries[..., i][..., :, None] - keys[..., i][..., None, :]
+        if log_weights is not None:
+            logs = logs + log_weights[..., i][..., None, None]
+        total = logs if total is None else xp.logaddexp(total, logs)
+    return total
 
 
 def _shifted(rows, shift):
@@ -133,7 +149,8 @@ def _shifted(rows, shift):
     return Rows(values, rows.scale + fixed)
 
 
-def _running(log_gates):
+def running(log_gates):
+    """Return the sums of log gates (..., n, r) up to every position."""
     if not is_array_api(log_gates):
         return np.cumsum(log_gates, axis=-2)
     return namespace(log_gates).cumulative_sum(log_gates, axis=-2)

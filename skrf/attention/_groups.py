@@ -7,6 +7,7 @@ product.
 """
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
@@ -229,6 +230,15 @@ def in_order(parts, groups):
 def side_by_side(parts, axis):
     """Return arrays joined along an axis."""
     return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=axis)
+
+
+def blocks_between(edges, size):
+    """Return slices of at most `size` numbers that cover those between edges, and cross none."""
+    return [
+        slice(start + block.start, start + block.stop)
+        for start, stop in pairwise(edges)
+        for block in blocks(stop - start, size)
+    ]
 
 
 def blocks(n, size):

@@ -83,7 +83,7 @@ class Inputs:
         return (first + np.arange(n_readers)) % self.n_query_heads
 
 
-def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_checked=True):
+def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False, is_checked=True):
     """Validate the inputs of an attention call and arrange their heads, by views where possible.
 
     Parameters
@@ -100,7 +100,9 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_checked=Tru
         True where a key is ignored; shape (S,), or with the leading axes of k, with or without
         the last of them, its heads.
     causal : bool, default=False
-        Whether position i reads only positions up to i, which requires as many keys as queries.
+        Whether position i reads only positions up to i; queries are those of the last positions.
+    is_step : bool, default=False
+        Whether these positions continue earlier ones, so that every one has a query.
     is_checked : bool, default=True
         Whether contents are checked here. False is for callers that make a `KeyGroup` of every
         set, which checks its own, on threads.
@@ -120,11 +122,14 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_checked=Tru
     (q, k, v), dtype = _as_floats({"q": q, "k": k, "v": v})
     _check_fit(q, k, v)
     check_flag("causal", causal)
-    if causal and q.shape[-2] != k.shape[-2]:
-        raise ValueError(
-            f"causal=True needs as many keys as queries, got {q.shape[-2]} queries in q and "
-            f"{k.shape[-2]} keys in k."
-        )
+    n_queries, n_keys = q.shape[-2], k.shape[-2]
+    needed = None
+    if is_step and n_queries != n_keys:
+        needed = "step needs as many keys as queries"
+    elif causal and n_queries > n_keys:
+        needed = "causal=True needs no more queries than keys"
+    if needed is not None:
+        raise ValueError(f"{needed}, got {n_queries} queries in q and {n_keys} keys in k.")
     if is_checked:
         for name, array in (("q", q), ("k", k), ("v", v)):
             check_finite(name, array)

@@ -20,6 +20,7 @@ from .._arrays import (
 from .._sums import exp_max_one, scale_queries, transposed
 from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
+from ._gates import log_factors, running
 from ._groups import FEATURE_ROWS, blocks
 from .bidirectional import key_sums
 
@@ -46,7 +47,7 @@ class AttentionDiagnosis:
     sampled_errors : dict or None
         Relative errors, measured at a sample of queries, of the output ("attention"), of the mean
         of the values ("mean") and of an exact window of the same cost ("window"). None with a mask
-        and for generalised attention.
+        other than a decay and for generalised attention.
 
     See Also
     --------
@@ -150,17 +151,20 @@ def judged(group, out, n_queries, scale, is_causal, window=None):
     values = cast(constant(group.v), group.dtype)[..., None, :, :] / largest
     xp, total = namespace(values), 0.0
     is_free = _is_free(group)
-    places = sampled(real_queries(~is_free, group.q.shape[-2]), n_queries)
+    n_rows, first = group.q.shape[-2], 0
+    if is_causal:  # queries are those of the last positions
+        first = group.k.shape[-2] - n_rows
+    places = sampled(real_queries(~is_free[..., first:], n_rows), n_queries)
     keys = np.arange(group.k.shape[-2])
     is_first = (np.cumsum(is_free, axis=-1) <= _FIRST)[..., None, None, :]
-    for rows, weights, unseen in _exact_weights(group, places, scale, is_causal, is_free):
+    given = scale, is_causal, is_free, first
+    for rows, weights, factors in _exact_weights(group, places, *given):
         exact = weights @ values
-        seen = like(~unseen, weights)
         estimate = cast(_taken(constant(out), rows[..., None, :]), group.dtype) / largest
-        answers = [estimate, _mean(seen, values)]
+        answers = [estimate, _mean(factors, values)]
         if window is not None:
             width = window - _FIRST
-            low = rows - (width - 1 if is_causal else width // 2)
+            low = rows + first - (width - 1 if is_causal else width // 2)
             if not is_causal:  # at the ends it moves inwards
                 low = np.clip(low, 0, max(len(keys) - width, 0))
             reach = keys - low[..., None, :, None]
@@ -204,22 +208,30 @@ def _is_free(group):
     return ~to_host(group.padding)
 
 
-def _exact_weights(group, places, scale, is_causal, is_free):
-    """Yield (indices of some queries, their weights (..., G, n, S), which keys they do not see)."""
+def _exact_weights(group, places, scale, is_causal, is_free, first):
+    """Yield (indices of some queries, their weights (..., G, n, S), those of equal keys)."""
     q = constant(group.q)
     keys = transposed(cast(constant(group.k), group.dtype))[..., None, :, :]
-    n_keys = group.k.shape[-2]
+    n_keys, falls = group.k.shape[-2], None
+    if group.log_gates is not None:
+        falls = constant(running(group.log_gates))
     for block in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
         rows = places[..., block]
         logits = (cast(_taken(q, rows[..., None, :]), group.dtype) * scale) @ keys
         unseen = ~is_free[..., None, None, :]
         if is_causal:
-            unseen = unseen | (np.arange(n_keys) > rows[..., None, :, None])
-        if unseen.any():
+            unseen = unseen | (np.arange(n_keys) > rows[..., None, :, None] + first)
+        xp, factors = namespace(logits), like(~unseen, logits)
+        if falls is not None:
+            logs = log_factors(_taken(falls, rows + first), falls, constant(group.log_weights))
+            hidden = like(np.where(unseen, -np.inf, 0.0), logits)
+            logs = hidden + cast(logs[..., None, :, :], logits.dtype)
+            logits, factors = logits + logs, exp_max_one(logs)
+        elif unseen.any():
             logits = arithmetic(logits).fill(logits, in_library_of(unseen, logits), -np.inf)
-        weights, xp = exp_max_one(logits), namespace(logits)
+        weights = exp_max_one(logits)
         total = xp.sum(weights, axis=-1, keepdims=True)
-        yield rows, weights / xp.where(total == 0, like(1.0, total), total), unseen
+        yield rows, weights / xp.where(total == 0, like(1.0, total), total), factors
 
 
 def _taken(array, places):

@@ -52,6 +52,7 @@ class Mask:
 
     def __init__(self, shape, is_causal=False):
         self.shape, self.is_causal = shape, is_causal
+        self.first = shape[1] - shape[0] if is_causal else 0  # position of the first query
 
     def products_pay(self, n_features, n_values):
         """Return whether products with columns are faster than entries.
@@ -77,7 +78,8 @@ class Mask:
 
     def seen(self, rows):
         """Return the keys that any of these rows may see: a slice, or numbers in order."""
-        return slice(0, int(rows[-1]) + 1) if self.is_causal else slice(0, self.shape[1])
+        stop = self.first + int(rows[-1]) + 1 if self.is_causal else self.shape[1]
+        return slice(0, stop)
 
     def entries(self, rows, keys, X, heads=None):
         """Return W at rows and keys, (n, m) or (*heads.shape, n, m), like X.
@@ -97,7 +99,8 @@ class Mask:
         if not self.is_causal:
             return entries
         numbers = np.arange(keys.start, keys.stop) if isinstance(keys, slice) else keys
-        return entries * like((numbers <= rows[:, None]).astype(np.float64), X)
+        is_seen = numbers <= self.first + rows[:, None]
+        return entries * like(is_seen.astype(np.float64), X)
 
 
 class ArrayMask(Mask):
@@ -321,13 +324,31 @@ class OperatorMask(Mask):
         return np.maximum(entries[:, keys], 0)
 
 
+class LastRows(Mask):
+    """The last rows of a mask of all positions: queries of the others are missing."""
+
+    def __init__(self, mask, n_queries):
+        super().__init__((n_queries, mask.shape[1]))
+        self.mask, self.first = mask, mask.shape[0] - n_queries
+        self.n_heads, self.block_rows = mask.n_heads, mask.block_rows
+        self.largest = mask.largest
+
+    def seen(self, rows):
+        """Return the keys that any of these rows may see."""
+        return self.mask.seen(rows + self.first)
+
+    def _entries(self, rows, keys, X, heads):
+        return self.mask.entries(rows + self.first, keys, X, heads)
+
+
 def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
     """Check the mask of a call and return the `Mask` that applies it.
 
     Parameters
     ----------
     mask : ToeplitzMask, sparse matrix, LinearOperator or array-like
-        As given by users: (L, S), or (H, L, S) for an array; entries >= 0, boolean True is 1. The
+        As given by users: (L, S), or (H, L, S) for an array; entries >= 0, boolean True is 1. With
+        fewer queries than keys, causal ones may have all S rows, the last L of which count. The
         entries of a LinearOperator are not visible: they are checked where its rows are formed.
     n_queries, n_keys, n_heads : int
         The required shape, and the number of query heads.
@@ -336,11 +357,6 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
     X : array, default=None
         An array in the library of the inputs; None is NumPy.
     """
-    if is_causal and n_queries != n_keys:
-        raise ValueError(
-            "causal=True with a mask needs as many keys as queries, got "
-            f"{n_keys} keys and {n_queries} queries."
-        )
     is_grid = hasattr(mask, "n_extra")
     if isinstance(mask, (list, tuple)) and any(hasattr(member, "n_extra") for member in mask):
         raise TypeError(
@@ -356,6 +372,8 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         own_heads = mask.weights.shape[0]
     elif len(shape) == 3:
         own_heads, *shape = shape
+    if is_causal and n_queries < n_keys and tuple(shape) == (n_keys, n_keys):
+        return LastRows(as_mask(mask, n_keys, n_keys, n_heads, True, X), n_queries)
     if tuple(shape) != (n_queries, n_keys) or own_heads not in (None, n_heads):
         got = tuple(shape) if own_heads is None else (own_heads, *shape)
         raise ValueError(

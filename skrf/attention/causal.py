@@ -9,10 +9,10 @@ earlier outputs by rounding only.
 import numpy as np
 
 from .._arrays import cast
-from .._sums import Sums, is_inside, rise_limit, scale_keys, scale_queries
+from .._sums import Sums, added, is_inside, rise_limit, scale_keys, scale_queries
 from . import _prefix_sums
 from ._gates import blocks_of_gates, faded, gated
-from ._groups import blocks
+from ._groups import blocks_between
 
 _LARGEST = 1e30  # exponent of a kept scale
 _RISE = 5.0  # nats that gates may add to exponents on a kept scale
@@ -45,12 +45,13 @@ def attend(group, out, sums=None, block_size=None, step=step):
     step : callable, default=step
         Computes the positions that share a scale: another library may have its own way.
     """
-    size = group.rows_at_once(block_size)
+    size, n = group.rows_at_once(block_size), group.k.shape[-2]
+    edges = [0, n - group.q.shape[-2], n]  # queries are those of the last positions
     if group.log_gates is None:
-        for block in blocks(group.k.shape[-2], size):
+        for block in blocks_between(edges, size):
             sums = _after_block(group, out, block, None, sums, step)
         return sums
-    for block in blocks_of_gates(group.log_gates, size):
+    for block in blocks_of_gates(group.log_gates, edges, size):
         gates, is_one = group.log_gates[..., block, :], block.stop - block.start == 1
         sums = None if sums is None else faded(sums, gates[..., :1, :])
         sums = _after_block(group, out, block, None if is_one else gates, sums, step)
@@ -60,19 +61,24 @@ def attend(group, out, sums=None, block_size=None, step=step):
 
 def _after_block(group, out, block, gates, sums, step):
     """Write the attention of a block to the output, and return the sums including its keys."""
-    values = group.values(block)
-    result = _on_the_scale_so_far(group, block, gates, sums, values)
+    values, first = group.values(block), group.k.shape[-2] - group.q.shape[-2]
+    if block.stop <= first:  # queries are missing
+        keys = group.key_features(block)
+        return added(sums, keys if gates is None else gated(None, keys, gates)[1], values)
+    of_queries = slice(block.start - first, block.stop - first)
+    result = _on_the_scale_so_far(group, of_queries, block, gates, sums, values)
     if result is not None:
-        out.put_quotients(block, result.products)
+        out.put_quotients(of_queries, result.products)
         return _after(sums, result)
-    queries, keys = group.query_features(block), group.key_features(block)
+    queries, keys = group.query_features(of_queries), group.key_features(block)
     if gates is not None:
         queries, keys = gated(queries, keys, gates)
     sums = Sums.before(keys, values) if sums is None else sums
     for rows, top in _safe_parts(sums, keys):
         sums = Sums(sums.at(top), top)
         result = step(sums, queries.part(rows), keys.part(rows), values[..., rows, :])
-        out.put_quotients(slice(block.start + rows.start, block.start + rows.stop), result.products)
+        start = of_queries.start
+        out.put_quotients(slice(start + rows.start, start + rows.stop), result.products)
         sums = _after(sums, result)
     return sums
 
@@ -82,7 +88,7 @@ def _after(sums, result):
     return Sums(sums.sums + cast(result.total, sums.sums.dtype), sums.top)
 
 
-def _on_the_scale_so_far(group, block, gates, sums, values):
+def _on_the_scale_so_far(group, of_queries, block, gates, sums, values):
     """Return the `Step` of a block on the scale of earlier keys, or None where it does not suit.
 
     It saves the passes that find the largest exponents of both sides.
@@ -91,7 +97,8 @@ def _on_the_scale_so_far(group, block, gates, sums, values):
     is_usual = is_usual and (gates is None or gates[1:].sum(axis=0).min() > -_RISE)
     if sums is None or not is_usual or not (np.abs(sums.top) < _LARGEST).all():
         return None
-    queries, keys = group.query_features(block, -sums.top), group.key_features(block, sums.top)
+    queries = group.query_features(of_queries, -sums.top)
+    keys = group.key_features(block, sums.top)
     if gates is not None:
         queries, keys = gated(queries, keys, gates)
     queries, keys = queries.values, keys.values

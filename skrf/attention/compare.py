@@ -3,7 +3,9 @@
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,12 @@ from .._arrays import is_array_api, to_host
 from .._tables import Table
 from .._typing import Array
 from ..exceptions import FeatureCollapseWarning
+from ._inputs import check_flag, check_scale
 from .exact import exact_attention
+from .generalized import GeneralizedMap
+from .masks import DecayMask, ToeplitzMask
+
+_MASKS = {DecayMask: ("rate", "weights"), ToeplitzMask: ("weights", "shape", "n_extra")}
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,9 @@ class AttentionComparison:
         Relative error of its output in the Frobenius norm.
     seconds : float
         Time of one call, after a first call that fills any caches.
+    is_softmax : bool
+        Whether it approximates softmax attention. Operators with a `GeneralizedMap` do not: their
+        error is only the distance from it.
 
     See Also
     --------
@@ -35,6 +45,7 @@ class AttentionComparison:
     name: str
     error: float
     seconds: float
+    is_softmax: bool = field(default=True, repr=False)
 
 
 class AttentionTable(Table[AttentionComparison]):
@@ -52,6 +63,11 @@ class AttentionTable(Table[AttentionComparison]):
 
     row_type = AttentionComparison
 
+    def __repr__(self):
+        others = ", ".join(repr(row.name) for row in self if not row.is_softmax)
+        note = f"\nNot an approximation of softmax attention: {others}" if others else ""
+        return super().__repr__() + note
+
 
 def compare_attention(
     q: Array,
@@ -59,27 +75,35 @@ def compare_attention(
     v: Array,
     operators: Mapping[str, Callable[[Array, Array, Array], Array]],
     *,
-    causal: bool = False,
+    causal: bool | None = None,
     scale: float | None = None,
+    mask: Any = None,
     key_padding_mask: Array | None = None,
 ) -> AttentionTable:
     """Compare attention operators with exact softmax attention on given inputs.
 
-    The table also contains exact attention and the mean of the values: an operator that is no more
-    accurate than the mean is of no use on these inputs. Fit the operators on other inputs;
-    otherwise their errors are underestimated.
+    Exact attention has the direction, the scale and the mask of the operators. The table also
+    contains exact attention itself and the mean of the values that a query sees, weighted by the
+    mask if there is one: an operator that is no more accurate than the mean is of no use on these
+    inputs. Fit the operators on other inputs; otherwise their errors are underestimated.
 
     Parameters
     ----------
     q, k, v : array-like of shape (..., L, d), (..., S, d), (..., S, e)
         Queries, keys and values, as in `exact_attention`.
     operators : dict of str to callable
-        Operators by name, such as `ApproxKernelAttention` and `LocalAttention`. They are called
-        with q, k and v, and with `key_padding_mask` if it is given.
-    causal : bool, default=False
-        Whether position i of exact attention attends only to positions up to i.
+        Operators by name, such as `ApproxKernelAttention`, `LocalAttention` and the modules of
+        `skrf.torch`. They are called with q, k and v, and with `key_padding_mask` if it is given.
+    causal : bool, default=None
+        Whether position i of exact attention attends only to positions up to i. None takes it from
+        the operators that have an attribute ``causal`` or ``is_causal``; plain functions follow the
+        others. If no operator has one, it is False.
     scale : float, default=None
-        Multiplies the inner products of queries and keys; None means 1/sqrt(d).
+        Multiplies the inner products of queries and keys. None takes it from the operators that
+        have an attribute ``scale``; 1/sqrt(d) if none has.
+    mask : mask of exact_attention, default=None
+        Multiplies the weights of exact attention. None takes it from the operators that have an
+        attribute ``mask``.
     key_padding_mask : array-like of bool, default=None
         True where a key is ignored.
 
@@ -93,7 +117,7 @@ def compare_attention(
     TypeError
         If `operators` is not a dict of callables.
     ValueError
-        If an operator has a mask.
+        If operators differ in direction, scale or mask, or contradict an argument.
 
     See Also
     --------
@@ -117,20 +141,16 @@ def compare_attention(
     """
     if not (isinstance(operators, Mapping) and all(map(callable, operators.values()))):
         raise TypeError(f"operators must be a dict of str to callable, got {operators!r:.200}.")
-    for name, operator in operators.items():
-        if getattr(operator, "mask", None) is not None:
-            raise ValueError(
-                f"operators must have no mask, because exact attention here has none, got "
-                f"mask={operator.mask!r:.200} in {name!r}."
-            )
     q, k, v = (array if is_array_api(array) else np.asarray(array) for array in (q, k, v))
     options = {} if key_padding_mask is None else {"key_padding_mask": key_padding_mask}
 
+    settings = _settings(operators, {"causal": causal, "scale": scale, "mask": mask}, q.shape[-1])
+
     def exact(q, k, v):
-        return exact_attention(q, k, v, causal=causal, scale=scale, **options)
+        return exact_attention(q, k, v, **settings, **options)
 
     def mean(q, k, v):
-        return exact_attention(0 * q, k, v, causal=causal, scale=scale, **options)
+        return exact_attention(0 * q, k, v, **settings, **options)
 
     right, rows = to_host(exact(q, k, v)), []
     for name, call, given in [
@@ -145,5 +165,64 @@ def compare_attention(
             out = to_host(call(q, k, v, **given))
         seconds = time.perf_counter() - start
         error = np.linalg.norm(out - right) / (np.linalg.norm(right) or 1.0)
-        rows.append(AttentionComparison(name, float(error), seconds))
+        is_softmax = not isinstance(getattr(call, "feature_map", None), GeneralizedMap)
+        rows.append(AttentionComparison(name, float(error), seconds, is_softmax))
     return AttentionTable(sorted(rows, key=lambda row: row.error))
+
+
+def _settings(operators, arguments, width):
+    """Return the direction, scale and mask that operators and arguments agree on, or raise."""
+    if arguments["causal"] is not None:
+        check_flag("causal", arguments["causal"])
+    if arguments["scale"] is not None:
+        check_scale(arguments["scale"], width)
+    stated = {name: _stated(operator, width) for name, operator in operators.items()}
+    found = {"causal": False, "scale": None, "mask": None}
+    for parameter, argument in arguments.items():
+        values = [] if argument is None else [("the argument", argument)]
+        values += [
+            (f"operator {name!r}", parts[parameter])
+            for name, parts in stated.items()
+            if parameter in parts
+        ]
+        for source, value in values:
+            first, found[parameter] = values[0]
+            if not _is_same(value, found[parameter]):
+                raise ValueError(
+                    f"operators are compared with one exact attention, but {parameter} is "
+                    f"{_shown(found[parameter])} in {first} and {_shown(value)} in {source}. "
+                    "Compare them in separate calls."
+                )
+    return found
+
+
+def _stated(operator, width):
+    """Return what an operator says about its direction, scale and mask."""
+    found = {}
+    for name in ("causal", "is_causal"):
+        if isinstance(getattr(operator, name, None), (bool, np.bool_)):
+            found["causal"] = bool(getattr(operator, name))
+    scale = getattr(operator, "scale", "")
+    if scale is None or isinstance(scale, Real):
+        found["scale"] = check_scale(scale, width)
+    if hasattr(operator, "mask"):
+        of_call = getattr(operator, "_mask_of_call", None)  # of modules, whose masks may be trained
+        found["mask"] = operator.mask if of_call is None else of_call()
+    return found
+
+
+def _shown(value):
+    """Return a setting on one line."""
+    return " ".join(repr(value).split())[:100]
+
+
+def _is_same(one, other):
+    """Return whether two settings are equal: masks also by what they are made of."""
+    if one is other:
+        return True
+    if isinstance(one, Real) and isinstance(other, Real):
+        return bool(np.isclose(one, other, rtol=1e-12, atol=0.0))
+    if type(one) is type(other) and type(one) in _MASKS:
+        return all(_is_same(getattr(one, part), getattr(other, part)) for part in _MASKS[type(one)])
+    both = to_host(one), to_host(other)
+    return all(isinstance(part, (np.ndarray, tuple)) for part in both) and np.array_equal(*both)

@@ -10,9 +10,11 @@ from .._arrays import arithmetic, cast, largest_entry, like, namespace
 from .._sums import exp_max_one, transposed
 from .._typing import Array, Result
 from .._validation import check_integer
+from ._gates import log_factors, running, with_gates
 from ._groups import blocks, side_by_side
 from ._inputs import check_inputs, check_logits, check_scale
 from ._masks import as_mask
+from .masks import DecayMask
 
 # Float32 logits of this size are off by up to 1e-5. Inputs that may exceed it use float64.
 _LARGEST_SINGLE_LOGIT = 256.0
@@ -46,10 +48,12 @@ def exact_attention(
     v : array-like of shape (..., S, e)
         Values, with the leading axes of k.
     causal : bool, default=False
-        Whether position i attends only to positions up to i; requires L = S.
+        Whether position i attends only to positions up to i. Fewer queries than keys are those of
+        the last positions.
     mask : array-like, sparse matrix or object with ``toarray()``, of shape (L, S), default=None
         Multiplies the numerators of the softmax: entries >= 0, or booleans (True keeps). An array
-        of shape (heads, L, S) holds one mask per query head. With `causal`, both masks apply.
+        of shape (heads, L, S) holds one mask per query head. With `causal`, both masks apply, and
+        ``ToeplitzMask.decay(rate)`` serves any length; it counts keys that are not padding.
     scale : float, default=None
         Multiplies the inner products q.k; None means 1/sqrt(d).
     key_padding_mask : array-like of bool, default=None
@@ -103,10 +107,13 @@ def exact_attention(
             "mask must be an array, a sparse matrix or an object with toarray(), got "
             f"{type(mask).__name__}."
         )
+    if isinstance(mask, DecayMask):
+        inputs, mask = with_gates(inputs, None, mask, causal), None
     if mask is not None:
         is_other = hasattr(mask, "toarray") and not hasattr(mask, "tocsr")
         sizes = inputs.q.shape[2], inputs.k.shape[1], inputs.n_query_heads
-        mask = as_mask(mask.toarray() if is_other else mask, *sizes, is_causal=False)
+        is_last = causal and sizes[0] < sizes[1]
+        mask = as_mask(mask.toarray() if is_other else mask, *sizes, is_causal=is_last)
     dtype = dtype_of_logits(inputs, scale, is_weighted)
     return attended(inputs, dtype, scale, causal, mask, block_size)
 
@@ -117,33 +124,36 @@ def attended(inputs, dtype, scale, causal, mask, block_size):
     The other parameters are those of `exact_attention`, checked; the mask is a `Mask` or None.
     """
     q, k, v = (cast(array, dtype) for array in (inputs.q, inputs.k, inputs.v))
-    given = scale, causal, mask, block_size
+    given, decay = (scale, causal, mask, block_size), (None, None)
+    if inputs.log_gates is not None:
+        decay = running(inputs.log_gates), inputs.log_weights
     sets = np.arange(k.shape[0])
     if not inputs.is_numpy:
-        padding = None if inputs.padding is None else inputs.padding[:, None, :]
-        parts = k[:, None, :, :], v[:, None, :, :]
-        blocks_of_rows = _outputs_by_block(q, *parts, padding, inputs.heads_of(sets), *given)
+        parts = k, v, inputs.padding, *decay
+        parts = [None if array is None else array[:, None, ...] for array in parts]
+        blocks_of_rows = _outputs_by_block(q, *parts, inputs.heads_of(sets), *given)
         return inputs.given_layout(side_by_side([out for _, out in blocks_of_rows], -2))
     out = np.empty((*q.shape[:3], v.shape[-1]), dtype=inputs.q.dtype)
     for u in sets:
-        padding = None if inputs.padding is None else inputs.padding[u]
+        parts = [None if array is None else array[u] for array in (k, v, inputs.padding, *decay)]
         for g, head in enumerate(inputs.heads_of(u)):
-            of_head = q[u, g], k[u], v[u], padding, head
-            for rows, block in _outputs_by_block(*of_head, *given):
+            for rows, block in _outputs_by_block(q[u, g], *parts, head, *given):
                 out[u, g, rows] = block
     return inputs.given_layout(out)
 
 
-def _outputs_by_block(q, k, v, padding, heads, scale, causal, mask, block_size):
+def _outputs_by_block(q, k, v, padding, falls, log_weights, heads, scale, causal, mask, block_size):
     """Yield slices of queries and their outputs, block by block.
 
     NumPy passes single heads, (L, d) and (S, d); other libraries all heads at once, (U, G, L, d)
     and (U, 1, S, d) with padding (U, 1, S). At any time two arrays of a block of logits are held.
+    The running sums of log gates, (S, r), are those of a decay.
     """
     xp, place = namespace(q), {"device": array_api_compat.device(q)}
+    first = k.shape[-2] - q.shape[-2] if causal else 0  # position of the first query
     for rows in blocks(q.shape[-2], block_size):
         # No query of a causal block reads keys after the block's last query.
-        n = rows.stop if causal else k.shape[-2]
+        n = first + rows.stop if causal else k.shape[-2]
         logits = (q[..., rows, :] * scale) @ transposed(k[..., :n, :])
         do = arithmetic(logits)
         if mask is not None:
@@ -151,10 +161,13 @@ def _outputs_by_block(q, k, v, padding, heads, scale, causal, mask, block_size):
             with np.errstate(divide="ignore"):
                 logs = np.log(mask.entries(numbers, slice(0, n), np.float64(), heads))
             logits = do.add(logits, like(logs, logits))
+        if falls is not None:
+            own = falls[..., first + rows.start : first + rows.stop, :]
+            logits = do.add(logits, log_factors(own, falls[..., :n, :], log_weights))
         if padding is not None:
             logits = do.fill(logits, padding[..., None, :n], -np.inf)
         if causal:
-            positions = xp.arange(rows.start, rows.stop, **place)
+            positions = xp.arange(first + rows.start, first + rows.stop, **place)
             is_later = xp.arange(n, **place)[None, :] > positions[:, None]
             logits = do.fill(logits, is_later, -np.inf)
         weights = exp_max_one(logits)

@@ -313,7 +313,8 @@ class ApproxKernelAttention(EstimatorBase):
         Parameters
         ----------
         q : array-like of shape (..., L, d)
-            Queries.
+            Queries. With `causal`, there may be fewer queries than keys: those of the last
+            positions.
         k : array-like of shape (..., S, d)
             Keys; the number of heads (last leading axis) may be a divisor of that of q.
         v : array-like of shape (..., S, e)
@@ -489,7 +490,8 @@ class ApproxKernelAttention(EstimatorBase):
         if not isinstance(state, AttentionState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
-        inputs = self._gated(self._checked(q, k, v, key_padding_mask), log_gates)
+        inputs = self._checked(q, k, v, key_padding_mask, is_step=True)
+        inputs = self._gated(inputs, log_gates)
         attended = self._attend(inputs, self._maps(inputs), state=state)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         return inputs.given_layout(attended.out), attended.state
@@ -529,7 +531,7 @@ class ApproxKernelAttention(EstimatorBase):
 
         The error of the whole output is estimated from the spread of five draws. At a sample of 64
         queries per set of keys, the output, the mean of the values and an exact window of the same
-        cost are compared with exact attention.
+        cost are compared with exact attention; a decay weighs the keys of all of them.
 
         Parameters
         ----------
@@ -570,20 +572,21 @@ class ApproxKernelAttention(EstimatorBase):
 
     @property
     def _is_softmax(self):
-        """Whether the output estimates softmax attention without a mask."""
-        return self.mask is None and not isinstance(self.feature_map, GeneralizedMap)
+        """Whether the output estimates softmax attention, without a mask or with a decay."""
+        has_no_other_mask = self.mask is None or isinstance(self.mask, DecayMask)
+        return has_no_other_mask and not isinstance(self.feature_map, GeneralizedMap)
 
     def _gated(self, inputs, log_gates=None):
         """Return inputs with the gates of a call, and of a mask that is a decay."""
         return with_gates(inputs, log_gates, self.mask, self.causal)
 
-    def _checked(self, q, k, v, key_padding_mask, causal=None):
+    def _checked(self, q, k, v, key_padding_mask, causal=None, *, is_step=False):
         """Return the checked inputs of a call; contents are checked set by set, on threads."""
         check_flag("causal", self.causal)
         if self.block_size is not None:
             check_integer("block_size", self.block_size)
         causal = self.causal if causal is None else causal
-        return check_inputs(q, k, v, key_padding_mask, causal, is_checked=False)
+        return check_inputs(q, k, v, key_padding_mask, causal, is_step=is_step, is_checked=False)
 
 
 def _shape_of_fit(inputs):
@@ -602,6 +605,8 @@ def _n_lost(group, out, *, is_causal, sums=None):
     xp = namespace(group.q)
     is_key = xp.ones_like(group.k[..., 0]) if group.padding is None else ~group.padding
     n_keys = np.cumsum(to_host(is_key).astype(int), axis=-1)
+    if is_causal:
+        n_keys = n_keys[..., -group.q.shape[-2] :]  # queries are those of the last positions
     if sums is not None:
         n_keys = n_keys + (to_host(sums.top).max(axis=-1, keepdims=True) > -np.inf)
     n_lost = 0

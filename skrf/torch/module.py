@@ -261,17 +261,12 @@ class RandomFeatureAttention(Attention):
     @torch.compiler.disable
     def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
         operator = self._of_seed(is_causal, self._seed_of_call())
-        n_queries, n_keys = query.shape[-2], key.shape[-2]
-        if is_causal and n_queries < n_keys:  # whatever earlier queries are, they change nothing
-            query = nn.functional.pad(query, (0, 0, n_keys - n_queries, 0))
-            mask = None if mask is None else nn.functional.pad(mask, (0, 0, n_keys - n_queries, 0))
         with (
             torch.autocast(query.device.type, enabled=False),
             self._masked(operator, mask) as masked,
         ):
             options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
-            out = masked(query, key, value, **options)
-        return out[..., -n_queries:, :]
+            return masked(query, key, value, **options)
 
     def _of_seed(self, is_causal, seed):
         """Return the operator of a direction with the random numbers of a seed."""

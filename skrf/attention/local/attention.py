@@ -19,7 +19,7 @@ from ..._arrays import (
 )
 from ..._estimator import EstimatorBase
 from ..._typing import Array, Result
-from .._gates import exponentials_of
+from .._gates import exponentials_of, with_gates
 from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
@@ -345,7 +345,7 @@ class LocalAttention(EstimatorBase):
         if not isinstance(state, LocalState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
-        inputs = check_inputs(q, k, v, key_padding_mask, causal=True, is_checked=False)
+        inputs = check_inputs(q, k, v, key_padding_mask, is_step=True, is_checked=False)
         out, state = self._attend(inputs, state)
         return inputs.given_layout(out), state
 
@@ -383,12 +383,13 @@ class LocalAttention(EstimatorBase):
         """Return how accurate the output is, and whether something simpler is better.
 
         At a sample of 64 queries per set of keys, the output, the mean of the values and an exact
-        window with as many keys as there are units are compared with exact attention.
+        window with as many keys as there are units are compared with exact attention; a decay
+        weighs the keys of all of them.
 
         Parameters
         ----------
         q, k, v : array-like
-            Inputs, as in a call, with as many queries as keys.
+            Inputs, as in a call.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
 
@@ -398,15 +399,12 @@ class LocalAttention(EstimatorBase):
             ``relative_error`` and ``sampled_errors``; in the latter, "window" is smaller than
             "attention" if a window of the same cost is better.
         """
-        if self.mask is not None:
-            raise ValueError(
-                f"diagnose compares with attention without a mask, got mask={self.mask!r}."
-            )
-        inputs = check_inputs(q, k, v, key_padding_mask, causal=True)
-        scale = check_scale(self.scale, inputs.k.shape[-1])
-        dtype = dtype_of_logits(inputs, scale, is_weighted=False)
-        arrays = {name: getattr(inputs, name) for name in ("q", "k", "v", "padding")}
-        group, out = SimpleNamespace(**arrays, dtype=dtype), self._attend(inputs)[0]
+        inputs = check_inputs(q, k, v, key_padding_mask)
+        out, scale = self._attend(inputs)[0], check_scale(self.scale, inputs.k.shape[-1])
+        inputs = with_gates(inputs, None, self.mask, self.causal)
+        dtype = dtype_of_logits(inputs, scale, is_weighted=self.mask is not None)
+        names = "q", "k", "v", "padding", "log_gates", "log_weights"
+        group = SimpleNamespace(**{name: getattr(inputs, name) for name in names}, dtype=dtype)
         given = group, out, _DIAGNOSED_QUERIES, scale, self.causal
         *squares, size = judged(*given, window=self.units)[0]
         errors = [math.sqrt(square / size) if size else 0.0 for square in squares]
