@@ -97,6 +97,23 @@ def test_a_sum_of_exponentials_is_a_toeplitz_mask(name, case):
     assert_allclose(kept, plain(Q, K, V, key_padding_mask=padding), atol=1e-10)
 
 
+@pytest.mark.parametrize("rate", [[0.9], ([0.9, 0.1], [1.0, 2.0]), ([[0.9, 0.1]], [[1.0, 2.0]])])
+def test_keys_without_leading_axes_are_one_head(rate):
+    mask = ToeplitzMask.decay(*(rate if isinstance(rate, tuple) else [rate]))
+    operators = [ApproxKernelAttention(MAPS["optimal"], causal=True, mask=mask)]
+    if mask.weights is None:
+        operators.append(LocalAttention(8, 4, causal=True, mask=mask))
+    q, k, v = Q[0, 0], K[0, 0], V[0, 0]
+    for operator in operators:
+        assert_array_equal(operator(q, k, v), operator(q[None], k[None], v[None])[0])
+    gates = GATES[0, 0]
+    out = operators[0](q, k, v, log_gates=gates)
+    assert_array_equal(operators[0](q, k, v, log_gates=gates[None]), out)
+    with pytest.raises(ValueError, match=r"for each of 1 key heads, got shape \(2,\)\."):
+        operator = ApproxKernelAttention(causal=True, mask=ToeplitzMask.decay([0.9, 0.1]))
+        operator(q, k, v)
+
+
 def test_gates_multiply_every_exponential():
     rates, weights = np.array([0.3, 0.01]), np.array([1.0, 4.0])
     operator = ApproxKernelAttention(

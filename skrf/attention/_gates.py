@@ -38,10 +38,12 @@ def with_gates(inputs, log_gates, mask, is_causal):
         raise ValueError(
             f"log_gates need mask=None or ToeplitzMask.decay(rate), got mask={type(mask).__name__}."
         )
-    leading, (n_sets, n, _), k = inputs.key_leading, inputs.k.shape, inputs.k
+    leading, (n_sets, n, _), k = inputs.key_leading or (1,), inputs.k.shape, inputs.k
     xp, total, log_weights = namespace(k), 0.0, None
     if log_gates is not None:
-        total = _broadcast(_checked(log_gates, k), (*leading, n), "log_gates", "(..., heads, S)")
+        given = tuple(np.shape(log_gates))
+        allowed = f"(..., heads, S), broadcastable to {(*leading, n)}, got {given}"
+        total = _broadcast(_checked(log_gates, k), (*leading, n), "log_gates", allowed)
         total = xp.reshape(total, (n_sets, n, 1))
     if is_decay:
         rates, log_weights = exponentials_of(mask, inputs)
@@ -55,13 +57,14 @@ def exponentials_of(mask, inputs):
     if is_array_api(mask.rate) or is_array_api(mask.weights):
         check_decay(mask.rate, mask.weights)  # again, because training changes them
     n = 1 if mask.weights is None else mask.weights.shape[-1]
-    shape = (*inputs.key_leading, n)
+    shape = (*(inputs.key_leading or (1,)), n)  # keys without leading axes are one head
     allowed = f"a number, or one for each of {inputs.n_key_heads} key heads"
 
     def of_sets(name, values):
-        values = _in_library(values, inputs.k)
+        values, given = _in_library(values, inputs.k), tuple(values.shape)
         values = values[..., None] if mask.weights is None else values
-        values = _broadcast(values, shape, f"the {name} of ToeplitzMask.decay", allowed)
+        name = f"the {name} of ToeplitzMask.decay"
+        values = _broadcast(values, shape, name, f"{allowed}, got shape {given}")
         return namespace(values).reshape(values, (-1, n))
 
     rates = of_sets("rate", mask.rate)
@@ -90,9 +93,7 @@ def _broadcast(values, shape, name, allowed):
     try:
         return namespace(values).broadcast_to(values, shape)
     except (ValueError, RuntimeError):
-        raise ValueError(
-            f"{name} must be {allowed}, broadcastable to {shape}, got {tuple(values.shape)}."
-        ) from None
+        raise ValueError(f"{name} must be {allowed}.") from None
 
 
 def blocks_of_gates(log_gates, edges, size):

@@ -468,13 +468,14 @@ class LocalAttention(EstimatorBase):
 
     def _attend_part(self, sizes, before, part, q, rows, known, is_key, scale, first):
         """Return the outputs of a `Stretch`, and what is `Held` after it."""
-        empty = filled(0.0, (*q.shape[:2], 0, rows.shape[-1] - q.shape[-1]), rows, rows.dtype)
-        n = rows.shape[-2]
+        n, width = rows.shape[-2], q.shape[-1]
+        # No outputs, but with the graph of the inputs.
+        empty = cast(q[..., :0, :1], rows.dtype) + rows[:, None, :0, width:]
         if not sizes.causal:
             if not n:
                 return empty, None
             if known is None:
-                known = _statistics_of(q, rows[..., : q.shape[-1]], is_key)
+                known = _statistics_of(q, rows[..., :width], is_key)
             q, known = cast(q, rows.dtype) * scale, known.scaled(scale)
             return attend_around(sizes, q, rows, is_key, known, self._blocks), None
         held, outs = nothing_held(sizes, q, rows) if before is None else held_of(before, part), []

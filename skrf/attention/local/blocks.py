@@ -5,7 +5,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._arrays import Pure, arithmetic, in_library_of, like, namespace, rows_at_once, take
+from ..._arrays import (
+    Pure,
+    arithmetic,
+    constant,
+    in_library_of,
+    like,
+    namespace,
+    rows_at_once,
+    take,
+)
 from ..._sums import finite, transposed
 
 
@@ -235,7 +244,8 @@ def read(terms, is_padded):
         Logarithm of what all of these were divided by.
     """
     xp = namespace(terms[0].logs)
-    tops = [xp.max(part.logs, axis=-1, keepdims=True) for part in terms]
+    # Constants: what all terms are divided by has no gradient, and the terms are overwritten.
+    tops = [xp.max(constant(part.logs), axis=-1, keepdims=True) for part in terms]
     top = tops[0] if len(tops) == 1 else xp.maximum(*tops)
     if is_padded:
         top = finite(top)
