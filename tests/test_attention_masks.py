@@ -1,17 +1,20 @@
 """Masks against the dense definition: kinds of masks, both ways, extremes, gradients, memory."""
 
+import copy
+import pickle
 import tracemalloc
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from attention_definitions import attention_of
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
 from skrf import OptimalPositiveRF
-from skrf.attention import ApproxKernelAttention, GeneralizedMap, ToeplitzMask
+from skrf.attention import ApproxKernelAttention, GeneralizedMap, LocalAttention, ToeplitzMask
 from skrf.attention._masks import Mask, as_mask
 
 N, M, E = 24, 6, 3
@@ -577,3 +580,85 @@ def test_the_faster_way_is_taken():
     assert pays(40_000)
     assert not pays(40_000, window=100)
     assert pays(100_000, causal=True)
+
+
+# ------------------------------------------------------------------ arrays of the caller
+
+OWNED = {
+    "array": np.random.default_rng(0).uniform(size=(9, 9)),
+    "boolean": np.tri(9, dtype=bool),
+    "heads": np.random.default_rng(0).uniform(size=(2, 9, 9)),
+    "sparse": sp.csr_array(np.tri(9)),
+    "list": np.tri(9).tolist(),
+}
+
+
+def overwrite(mask):
+    """Keep the first key of every query alone."""
+    if sp.issparse(mask):
+        mask.data[:] = np.where(mask.indices == 0, 1.0, 0.0)
+    elif isinstance(mask, list):
+        mask[:] = np.eye(9)[[0] * 9].tolist()
+    else:
+        mask[...] = np.eye(9, dtype=mask.dtype)[[0] * 9]
+
+
+@pytest.mark.parametrize("name", OWNED)
+def test_operators_keep_the_mask_of_their_first_call(name):
+    q, k, v = np.random.default_rng(1).normal(size=(3, 2, 9, 4))
+    mask = copy.deepcopy(OWNED[name])
+    operator = ApproxKernelAttention(mask=mask, random_state=0)
+    assert clone(operator).mask is not None and operator.get_params()["mask"] is mask
+    expected = operator(q, k, v)
+    overwrite(mask)
+    assert_array_equal(operator(q, k, v), expected)
+    assert_array_equal(pickle.loads(pickle.dumps(operator))(q, k, v), expected)
+    assert operator.get_params()["mask"] is mask
+    changed = operator.set_params(mask=copy.deepcopy(mask))(q, k, v)
+    assert_allclose(changed, np.broadcast_to(v[:, :1], v.shape), atol=1e-12)
+
+
+def test_masks_keep_copies():
+    q, k, v = np.random.default_rng(1).normal(size=(3, 2, 9, 4))
+    rates, weights, offsets = np.array([0.1, 0.2]), np.array([1.0, 2.0]), np.ones(17)
+    masks = [
+        ToeplitzMask.decay(rates),
+        ToeplitzMask.decay(rates, weights),
+        ToeplitzMask(offsets),
+        ToeplitzMask(offsets, shape=(4,)),
+    ]
+    before = [copy.deepcopy(vars(mask)) for mask in masks]
+    operators = [ApproxKernelAttention(causal=True, mask=m, random_state=0) for m in masks[:3]]
+    operators.append(LocalAttention(causal=True, mask=masks[0]))
+    outs = [operator(q, k, v) for operator in operators]
+    for array in (rates, weights, offsets):
+        array *= np.arange(len(array))  # which is not read-only
+    for operator, out in zip(operators, outs, strict=True):
+        assert_array_equal(operator(q, k, v), out)
+    for mask, values in zip(masks, before, strict=True):
+        for name, value in values.items():
+            assert_array_equal(getattr(mask, name), value)
+
+
+def test_masks_copy_arrays_of_other_libraries(library):
+    rates = library.array([0.1, 0.2])
+    masks = ToeplitzMask.decay(rates), ToeplitzMask(library.array([1.0, 2.0, 3.0]))
+    is_kept = masks[0].rate is rates
+    assert is_kept == ("torch" in library.xp.__name__)  # tensors may be trained
+
+
+def test_modules_keep_copies():
+    torch = pytest.importorskip("torch")
+    from skrf.torch import RandomFeatureAttention
+
+    parts = torch.randn(3, 1, 2, 9, 4, generator=torch.Generator().manual_seed(0))
+    for name in ("array", "sparse"):
+        mask = copy.deepcopy(OWNED[name])
+        module = RandomFeatureAttention(mask=mask, random_state=0)
+        expected = module(*parts)
+        overwrite(mask)
+        assert torch.equal(module(*parts), expected)
+        # Directions have operators of their own.
+        module.is_causal = True
+        causal = RandomFeatureAttention(mask=OWNED[name], is_causal=True, random_state=0)
+        assert torch.equal(module(*parts), causal(*parts))

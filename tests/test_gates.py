@@ -169,7 +169,7 @@ def test_a_long_stream_of_decays_neither_overflows_nor_forgets_its_scale():
     assert_allclose(out[-20:], operator(q[-40:], k[-40:], v[-40:])[-20:], atol=1e-10)
 
 
-@pytest.mark.parametrize("gate", [-30.0, -1e4, -1e9, -1e20, -1e300, np.finfo(float).min])
+@pytest.mark.parametrize("gate", [-30.0, -1e4, -1e9, -1e20, -1e300, np.finfo(float).min, -np.inf])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_gate_that_keeps_nothing_begins_anew(gate, dtype):
     q, k, v = RNG.normal(size=(3, 60, D)).astype(dtype)
@@ -225,6 +225,10 @@ def test_signed_features_are_gated_by_their_scales():
             "log_gates need mask=None or",
         ),
         (lambda: ApproxKernelAttention(causal=True)(Q, K, V, log_gates=-GATES), "numbers <= 0"),
+        (
+            lambda: ApproxKernelAttention(causal=True)(Q, K, V, log_gates=np.full(L, np.nan)),
+            "numbers <= 0",
+        ),
         (
             lambda: ApproxKernelAttention(causal=True)(Q, K, V, log_gates=GATES[:, :, 1:]),
             r"log_gates must be \(..., heads, S\)",
@@ -385,6 +389,43 @@ def test_torch_differentiates_sums_of_exponentials():
             wanted = wanted or gradients
             for actual, value in zip(gradients, wanted, strict=True):
                 assert_allclose(actual, value, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [[40], [1] * 40, [7] * 5 + [5]])
+@pytest.mark.parametrize("name", MAPS)
+def test_a_gate_of_0_forgets_the_past_in_torch(name, sizes):
+    """Texts of two rows that begin at other positions; gradients do not cross the beginnings."""
+    torch = pytest.importorskip("torch")
+    from skrf.torch import RandomFeatureAttention
+
+    mask, starts = ToeplitzMask.decay([0.05, 0.3], [1.0, 2.0]), (11, 26)
+    module = RandomFeatureAttention(MAPS[name], mask=mask, is_causal=True, random_state=0)
+    q, k, v = (torch.tensor(x[:, :2, :40], requires_grad=True) for x in (Q, K, V))
+    gates = torch.tensor(GATES[..., :40])
+    for row, start in enumerate(starts):
+        gates[row, :, start] = -torch.inf
+    gates.requires_grad_()
+    state, parts = module.init_state(), []
+    for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+        rows = slice(end - size, end)
+        given = (x[:, :, rows] for x in (q, k, v))
+        out, state = module.step(*given, state, log_gates=gates[..., rows])
+        parts.append(out)
+    out = torch.cat(parts, dim=2)
+    found = torch.autograd.grad(out.sin().sum(), (q, k, v, gates))
+    expected, texts = [], []
+    for row, start in enumerate(starts):
+        for rows in (slice(0, start), slice(start, 40)):
+            own = [x[row, :, rows] for x in (q, k, v, gates.detach())]
+            expected.append(module(*(x[None] for x in own[:3]), log_gates=own[3][None])[0])
+            texts.append((row, slice(None), rows))
+    wanted = torch.autograd.grad(sum(x.sin().sum() for x in expected), (q, k, v))
+    for text, one in zip(texts, expected, strict=True):
+        assert_allclose(out[text].detach(), one.detach(), atol=1e-10)
+    for one, other in zip(found, wanted, strict=False):
+        assert_allclose(one, other, atol=1e-9)
+    assert found[3].isfinite().all() and not found[3][gates.isinf()].any()
+    assert_allclose(module(q, k, v, log_gates=gates).detach(), out.detach(), atol=1e-10)
 
 
 def test_a_mask_may_be_a_function_that_returns_a_decay():

@@ -17,6 +17,7 @@ from .._arrays import (
     constant,
     in_library_of,
     is_array_api,
+    like,
     namespace,
     to_host,
 )
@@ -84,8 +85,10 @@ def _checked(log_gates, k):
     log_gates = log_gates if is_array_api(log_gates) else as_array("log_gates", log_gates)
     check_real("log_gates", log_gates)
     log_gates, xp = _in_library(log_gates, k), namespace(k)
-    if not bool(xp.all(xp.isfinite(log_gates) & (log_gates <= 0))):
-        raise ValueError("log_gates must hold finite numbers <= 0: gates lie in (0, 1].")
+    if not bool(xp.all(log_gates <= 0)):  # NaN is not
+        raise ValueError(
+            "log_gates must hold numbers <= 0, as gates lie in [0, 1]; -inf forgets the past."
+        )
     return log_gates
 
 
@@ -169,7 +172,8 @@ def faded(sums, log_gates):
     fall = log_gates[..., 0, :] if log_gates.shape[-2] == 1 else xp.sum(log_gates, axis=-2)
     fall = _of_features(fall, values.shape[-2])
     fixed = constant(fall)
-    if is_array_api(values):  # no gradient flows through exponents
-        values = values * xp.exp(fall - fixed)[..., None]
+    if is_array_api(values):  # no gradient flows through exponents, nor to a gate of 0
+        change = xp.where(fixed > -np.inf, fall - fixed, like(0.0, fixed))
+        values = values * xp.exp(change)[..., None]
     with np.errstate(over="ignore"):  # to -inf: nothing is left
         return Sums(values, sums.top + fixed)

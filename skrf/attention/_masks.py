@@ -3,6 +3,7 @@
 Entries are over the largest one, so that they are at most 1: only their ratios count.
 """
 
+import copy
 import math
 import threading
 
@@ -12,7 +13,17 @@ import scipy.fft
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from .._arrays import cast, constant, in_library_of, is_array_api, like, namespace, take, to_host
+from .._arrays import (
+    cast,
+    constant,
+    in_library_of,
+    is_array_api,
+    is_torch,
+    like,
+    namespace,
+    take,
+    to_host,
+)
 from ._inputs import as_array
 
 # Rows of entries that are formed at once. Rows of a sparse mask share few keys, so that more of
@@ -440,6 +451,18 @@ def _in_library(values, X):
     values, xp = array_api_compat.to_device(values, array_api_compat.device(X)), namespace(X)
     is_float = xp.isdtype(values.dtype, "real floating")
     return cast(values, xp.float32) if is_float and xp.finfo(values.dtype).bits < 32 else values
+
+
+def owned(values):
+    """Return a copy of the arrays of a caller.
+
+    Tensors of torch, which may be trained, and objects with entries of their own stay as they are.
+    """
+    if isinstance(values, (np.ndarray, list, tuple)) or sp.issparse(values):
+        return copy.deepcopy(values)
+    if is_array_api(values) and not is_torch(values):
+        return namespace(values).asarray(values, copy=True)
+    return values
 
 
 def as_doubles(values):

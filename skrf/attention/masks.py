@@ -9,7 +9,7 @@ import numpy as np
 from .._arrays import is_array_api, to_host
 from .._typing import Array
 from .._validation import check_integer
-from ._masks import GridMask, as_doubles, check_decay, checked_entries
+from ._masks import GridMask, as_doubles, check_decay, checked_entries, owned
 
 __all__ = ["DecayMask", "ToeplitzMask"]
 
@@ -24,7 +24,8 @@ class DecayMask:
     ----------
     rate : float or array of shape (n_heads,), (r,) or (n_heads, r)
         Finite numbers >= 0, one for all key heads or one each; with `weights`, r of them. Torch
-        gradients flow through a tensor.
+        tensors are kept as they are, and gradients flow through them; of other arrays the mask
+        keeps a copy.
     weights : array of shape (r,) or (n_heads, r), default=None
         Finite numbers > 0, the coefficients of a sum of r exponentials.
 
@@ -44,11 +45,11 @@ class DecayMask:
     """
 
     def __init__(self, rate: float | Array, weights: Array | None = None) -> None:
+        check_decay(rate, weights)
         self.rate, self.weights = (
-            array if array is None or is_array_api(array) else np.asarray(array)
+            owned(array) if array is None or is_array_api(array) else np.array(array)
             for array in (rate, weights)
         )
-        check_decay(rate, weights)
 
     def toarray(self, length: int) -> np.ndarray:
         """Return the mask for a given number of positions as a matrix.
@@ -92,9 +93,9 @@ class ToeplitzMask:
     ----------
     weights : array-like of shape (2 * n_1 - 1, ..., 2 * n_k - 1)
         Finite numbers >= 0. The weight of offset o is ``weights[o + n - 1]`` on every axis, so
-        offset 0 is in the middle. CuPy arrays and torch tensors are kept as they are; gradients
-        flow through tensors. If `shape` is given, one more axis may come first, with the weights of
-        every query head.
+        offset 0 is in the middle. Torch tensors are kept as they are, and gradients flow through
+        them; of other arrays the mask keeps a copy. If `shape` is given, one more axis may come
+        first, with the weights of every query head.
     shape : tuple of int, default=None
         The grid. None means the largest one that the weights cover, ``n_1, ..., n_k``. A smaller
         grid uses only its own offsets, so weights for long sequences also serve short ones. With
@@ -146,8 +147,7 @@ class ToeplitzMask:
         self, weights: Array, shape: tuple[int, ...] | None = None, n_extra: int = 0
     ) -> None:
         host = checked_entries(weights, "weights")
-        if not is_array_api(weights):
-            weights = host.astype(np.float64)
+        weights = owned(weights) if is_array_api(weights) else host.astype(np.float64)
         grid = None if shape is None else _grid(shape)
         has_heads = grid is not None and weights.ndim == len(grid) + 1
         sizes = tuple(weights.shape)[has_heads:]

@@ -35,7 +35,7 @@ from ._judging import (
     warn_of_collapse,
     warn_of_lost,
 )
-from ._masks import as_mask
+from ._masks import as_mask, owned
 from ._state import AttentionState, state_of_sets, sums_of_sets
 from .generalized import GeneralizedMap
 from .masks import DecayMask
@@ -65,7 +65,7 @@ class ApproxKernelAttention(EstimatorBase):
         Multiplies the attention weights: entries >= 0, or booleans (True keeps). With `causal`,
         both masks apply. For one mask per query head, pass an array of shape (heads, L, S), or a
         ToeplitzMask whose weights have an axis for heads. ``ToeplitzMask.decay(rate)`` is for
-        causal attention of any length and can be streamed.
+        causal attention of any length and can be streamed. Arrays are copied at the first call.
     scale : float, default=None
         Multiplies the inner products of queries and keys; None means 1/sqrt(d).
     block_size : int, default=None
@@ -325,8 +325,8 @@ class ApproxKernelAttention(EstimatorBase):
             The shape is (S,), or has the leading axes of k, with or without its heads.
         log_gates : array-like of shape (S,), (heads, S) or (..., S), default=None
             For causal attention: logarithms, at most 0, of the share of the past that each position
-            keeps. For query i, the weight of key j is multiplied by the exponential of the sum of
-            the log gates at positions j + 1 to i.
+            keeps; -inf forgets it, as between two texts. For query i, the weight of key j is
+            multiplied by the exponential of the sum of the log gates at positions j + 1 to i.
 
         Returns
         -------
@@ -382,7 +382,8 @@ class ApproxKernelAttention(EstimatorBase):
         scale, mask = check_scale(self.scale, inputs.k.shape[-1]), None
         if self.mask is not None and not isinstance(self.mask, DecayMask):
             lengths = inputs.q.shape[-2], inputs.k.shape[-2]
-            mask = as_mask(self.mask, *lengths, inputs.n_query_heads, self.causal, inputs.q)
+            given = *lengths, inputs.n_query_heads, self.causal, inputs.q
+            mask = as_mask(self._mask_in_use(), *given)
         is_joint = before = None
         if state is not None:
             n_times = 1 if inputs.log_weights is None else inputs.log_weights.shape[-1]
@@ -575,6 +576,16 @@ class ApproxKernelAttention(EstimatorBase):
         """Whether the output estimates softmax attention, without a mask or with a decay."""
         has_no_other_mask = self.mask is None or isinstance(self.mask, DecayMask)
         return has_no_other_mask and not isinstance(self.feature_map, GeneralizedMap)
+
+    def _mask_in_use(self):
+        """Return the mask as it was when it was first used, whatever its owner does to it later."""
+        given, mask = vars(self).get("_used_mask", (None, None))
+        if given is self.mask:
+            return mask
+        mask = owned(self.mask)
+        if mask is not self.mask:
+            self._used_mask = self.mask, mask
+        return mask
 
     def _gated(self, inputs, log_gates=None):
         """Return inputs with the gates of a call, and of a mask that is a decay."""

@@ -9,6 +9,7 @@ from torch import nn
 
 from ..attention import DecayMask, ToeplitzMask
 from ..attention._inputs import check_scale
+from ..attention._masks import owned
 from ._arguments import check_share, padding_and_mask, with_heads
 
 _OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate", "weights")}  # what may be trained
@@ -29,6 +30,7 @@ class Attention(nn.Module):
         self._stream = None  # the states of `chunked_loss`, while it runs
 
     def __setattr__(self, name, value):
+        value = owned(value) if name == "mask" else value
         super().__setattr__(name, value)
         if name != "mask":
             return
@@ -80,7 +82,8 @@ class Attention(nn.Module):
             True where a key is padding and ignored.
         log_gates : Tensor of shape (S,), (heads, S) or (batch, heads, S), default=None
             For causal `RandomFeatureAttention`: logarithms, at most 0, of the share of the past
-            that each position keeps, one per key head. Gradients flow through them.
+            that each position keeps, one per key head; -inf forgets it. Gradients flow through
+            them.
 
         Returns
         -------
