@@ -38,7 +38,13 @@ from skrf import (
     RFFSampler,
     _memory,
 )
-from skrf.attention import ApproxKernelAttention, GeneralizedMap
+from skrf.attention import (
+    ApproxKernelAttention,
+    GeneralizedMap,
+    LocalAttention,
+    ToeplitzMask,
+    exact_attention,
+)
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
 from skrf.projections import Coupling
 
@@ -321,3 +327,33 @@ def test_graphical_models_that_cannot_be_held_are_refused(small):
     ):
         with refused(*words):
             call(*arguments)
+
+
+def test_decays_of_too_many_exponentials_are_refused(small):
+    many = np.ones(10**6)
+    parts, decay = np.ones((3, 40, 4)), ToeplitzMask.decay(many, many)
+    operator = ApproxKernelAttention(causal=True, mask=decay)
+    with refused("rate of 1000000 exponentials needs", "features and sums"):
+        operator(*parts)
+    with refused("rate of 1000000 exponentials needs"):
+        operator.step(*parts, operator.init_state())
+    with refused("rate of 1000000 exponentials needs", "gates"):
+        exact_attention(*parts, causal=True, mask=decay)
+    with refused("length=40 with 1000000 rates needs"):
+        decay.toarray(40)
+
+
+@pytest.mark.parametrize("size", ["window", "n_heavy", "block"])
+def test_states_of_local_attention_hold_no_more_than_there_are_positions(size):
+    parts = np.random.default_rng(0).normal(size=(3, 40, 4))
+    operator = LocalAttention(causal=True, **{size: HUGE})
+    expected = exact_attention(*parts, causal=True)
+    np.testing.assert_allclose(operator(*parts), expected, atol=1e-12)
+    tracemalloc.start()
+    first, state = operator.step(*parts[:, :30], operator.init_state())
+    second, state = operator.step(*parts[:, 30:], state)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(np.concatenate([first, second]), expected, atol=1e-12)
+    assert sum(getattr(state, name).size for name in ("recent", "far", "bias", "scores")) < 40 * 9
+    assert peak < 1e6

@@ -7,6 +7,7 @@ the first position of every block, these shifts stay small; all sums fall by the
 position before the block, and by the others after it. Gates that keep nearly nothing begin a block.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from .._arrays import (
     namespace,
     to_host,
 )
+from .._memory import check_fits
 from .._sums import Rows, Sums
 from ._groups import RESET, blocks_between
 from ._inputs import as_array, check_real
@@ -39,6 +41,10 @@ def with_gates(inputs, log_gates, mask, is_causal):
         raise ValueError(
             f"log_gates need mask=None or ToeplitzMask.decay(rate), got mask={type(mask).__name__}."
         )
+    if is_decay and mask.weights is not None:
+        n_exponentials = mask.weights.shape[-1]
+        n_bytes = 16 * math.prod(inputs.k.shape[:2]) * n_exponentials
+        check_fits(n_bytes, f"rate of {n_exponentials} exponentials", "their gates")
     leading, (n_sets, n, _), k = inputs.key_leading or (1,), inputs.k.shape, inputs.k
     xp, total, log_weights = namespace(k), 0.0, None
     if log_gates is not None:

@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 
 from .._arrays import is_array_api, to_host
+from .._memory import check_fits
 from .._typing import Array
 from .._validation import check_integer
 from ._masks import GridMask, as_doubles, check_decay, checked_entries, owned
@@ -65,7 +66,9 @@ class DecayMask:
             Entry (i, j) is exp(-rate (i - j)), or the weighted sum of these, if j <= i, and 0
             otherwise.
         """
-        lags = np.subtract.outer(*2 * (np.arange(check_integer("length", length)),))
+        length, n = check_integer("length", length), math.prod(self.rate.shape)
+        check_fits(8 * n * length**2, f"length={length} with {n} rates", "all entries")
+        lags = np.subtract.outer(*2 * (np.arange(length),))
         rates = to_host(self.rate).astype(np.float64)[..., None, None]
         masks = np.where(lags >= 0, np.exp(-rates * np.maximum(lags, 0)), 0.0)
         if self.weights is None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._arrays import like, namespace, to_host
 from .._estimator import EstimatorBase
+from .._memory import check_fits
 from .._threads import serial_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
@@ -24,7 +25,7 @@ from ._feature_maps import (
     rows_of_sets,
 )
 from ._gates import with_gates
-from ._groups import Output, for_each, in_order, key_group, sets_of_groups
+from ._groups import FEATURE_ROWS, Output, for_each, in_order, key_group, sets_of_groups
 from ._inputs import check_flag, check_inputs, check_scale
 from ._judging import (
     AttentionDiagnosis,
@@ -589,6 +590,11 @@ class ApproxKernelAttention(EstimatorBase):
 
     def _gated(self, inputs, log_gates=None):
         """Return inputs with the gates of a call, and of a mask that is a decay."""
+        if self.causal and isinstance(self.mask, DecayMask) and self.mask.weights is not None:
+            n, n_rows = self.mask.weights.shape[-1], min(inputs.k.shape[1], FEATURE_ROWS)
+            n_features = n * self._maps(inputs)[0].n_features
+            n_bytes = 8 * n_features * (n_rows + inputs.v.shape[-1] + 1)
+            check_fits(n_bytes, f"rate of {n} exponentials", "their features and sums")
         return with_gates(inputs, log_gates, self.mask, self.causal)
 
     def _checked(self, q, k, v, key_padding_mask, causal=None, *, is_step=False):

@@ -120,7 +120,7 @@ class LocalStreamState(_TensorState, LocalState):
     >>> attend = LocalAttention(is_causal=True)
     >>> out, state = attend.step(q, k, v, attend.init_state())
     >>> state.select([2, 2, 0]).far.shape
-    torch.Size([3, 2, 65, 16])
+    torch.Size([3, 2, 1, 16])
     """
 
     _carriers = "recent", "far", "bias", "log_weight", "first_sums"

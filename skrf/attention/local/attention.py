@@ -478,7 +478,7 @@ class LocalAttention(EstimatorBase):
                 known = _statistics_of(q, rows[..., :width], is_key)
             q, known = cast(q, rows.dtype) * scale, known.scaled(scale)
             return attend_around(sizes, q, rows, is_key, known, self._blocks), None
-        held, outs = nothing_held(sizes, q, rows) if before is None else held_of(before, part), []
+        held, outs = nothing_held(q, rows) if before is None else held_of(before, part), []
         for some in slices(n, _BLOCKS_AT_ONCE * sizes.block):
             parts = q[..., some, :], rows[:, some, :], None if is_key is None else is_key[:, some]
             out, held = attend_causal(

@@ -35,12 +35,13 @@ class Held(NamedTuple):
         The last keys and values, all that are needed and less than a block more.
     is_key : array of bool of shape (U, m) or None
         Which of them are no padding; None is all.
-    far : array of shape (U, G, n_heavy + 1, d + e)
-        Heavy keys in the order of positions, and the summary of all others beyond the window.
-    bias : array of shape (U, G, n_heavy + 1)
+    far : array of shape (U, G, h + 1, d + e)
+        Heavy keys in the order of positions, and the summary of all others beyond the window; h is
+        0 while there are none, then `n_heavy`.
+    bias : array of shape (U, G, h + 1)
         What is added to the products of queries and these keys.
-    scores : array of shape (U, G, n_heavy)
-        What the heavy keys were chosen by; -inf where there is no key yet.
+    scores : array of shape (U, G, h)
+        What the heavy keys were chosen by; -inf where there is no key.
     log_weight : array of shape (U, G)
         Logarithm of the weight of the summary.
     first_sums : array of shape (U, G, 4, d)
@@ -66,19 +67,35 @@ class Held(NamedTuple):
         return Statistics.of(self.first_sums / self.n_first[:, None, None, None])
 
 
-def nothing_held(sizes, q, rows):
+def nothing_held(q, rows):
     """Return the `Held` before the first position."""
-    lead, n_far = q.shape[:2], sizes.n_heavy + 1
+    lead = q.shape[:2]
     return Held(
         0,
         rows[:, :0, :],
         None,
-        filled(0.0, (*lead, n_far, rows.shape[-1]), rows, rows.dtype),
-        filled(-np.inf, (*lead, n_far), rows, rows.dtype),
-        filled(-np.inf, (*lead, sizes.n_heavy), rows),
+        filled(0.0, (*lead, 1, rows.shape[-1]), rows, rows.dtype),
+        filled(-np.inf, (*lead, 1), rows, rows.dtype),
+        filled(-np.inf, (*lead, 0), rows),
         filled(-np.inf, lead, rows),
         filled(0.0, (*lead, 4, q.shape[-1]), rows),
         filled(0.0, (lead[0],), rows),
+    )
+
+
+def with_room(held, n_heavy):
+    """Return what is held with room for heavy keys, before those that there are."""
+    missing = n_heavy - held.scores.shape[-1]
+    if not missing:
+        return held
+    xp, (*lead, _, width) = namespace(held.far), held.far.shape
+    far = filled(0.0, (*lead, missing, width), held.far, held.far.dtype)
+    bias = filled(-np.inf, (*lead, missing), held.bias, held.bias.dtype)
+    scores = filled(-np.inf, (*lead, missing), held.scores)
+    return held._replace(
+        far=xp.concat([far, held.far], axis=2),
+        bias=xp.concat([bias, held.bias], axis=2),
+        scores=xp.concat([scores, held.scores], axis=2),
     )
 
 
@@ -194,6 +211,7 @@ def _retired(sizes, held, edges, known, position):
     They meet the weakest heavy keys, and the losers are added to the summary, from which nothing
     is ever subtracted.
     """
+    held = with_room(held, sizes.n_heavy)
     rows, n_heavy, mean = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, known.mean
     width = mean.shape[-1]
     is_key = None if held.is_key is None else held.is_key[:, edges[0] : edges[-1]]

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..._arrays import filled, is_array_api, namespace, take, to_host
 from ..._typing import Array
-from .causal import Held
+from .causal import Held, with_room
 
 _OF_KEYS = "recent", "is_key", "counts", "n_first"  # one for every key head
 
@@ -16,9 +16,9 @@ _OF_KEYS = "recent", "is_key", "counts", "n_first"  # one for every key head
 class LocalState:
     """State of streaming local attention, made by `LocalAttention.init_state`.
 
-    Its size does not grow. The arrays belong to the library of the inputs, have the batch as their
-    first axis, and are never modified: every step returns new ones. They are None before the first
-    step.
+    Once there are heavy keys, its size does not grow. The arrays belong to the library of the
+    inputs, have the batch as their first axis, and are never modified: every step returns new ones.
+    They are None before the first step.
 
     Parameters
     ----------
@@ -28,11 +28,12 @@ class LocalState:
         True where these are not padding.
     counts : array of int of shape (...), default=None
         Number of positions since the first real key.
-    far : array of shape (..., n_heavy + 1, d + e), default=None
-        Heavy keys and values of every query head, and the mean of all others beyond the window.
-    bias : array of shape (..., n_heavy + 1), default=None
+    far : array of shape (..., h + 1, d + e), default=None
+        Heavy keys and values of every query head, and the mean of all others beyond the window; h
+        is 0 while all keys are near, then `n_heavy`.
+    bias : array of shape (..., h + 1), default=None
         Added to the inner products of queries with these keys; -inf where there is no key.
-    scores : array of shape (..., n_heavy), default=None
+    scores : array of shape (..., h), default=None
         What the heavy keys were chosen by; -inf where there is no key.
     log_weight : array of shape (...), default=None
         Logarithm of the total weight of all others.
@@ -55,7 +56,7 @@ class LocalState:
     >>> attention = LocalAttention(causal=True)
     >>> out, state = attention.step(q, k, v, attention.init_state())
     >>> state.select([2, 2, 0]).far.shape
-    (3, 2, 65, 16)
+    (3, 2, 1, 16)
     """
 
     recent: Array | None = None
@@ -167,6 +168,7 @@ def held_of(state, stretch):
 def state_of(kind, sizes, helds, stretches, inputs):
     """Return the state of what is held of every `Stretch`, in the layout of inputs."""
     xp, n_rows = namespace(inputs.q), max(held.recent.shape[1] for held in helds)
+    n_heavy = max(held.scores.shape[-1] for held in helds)
     has_padding = any(held.is_key is not None for held in helds)
 
     def put(array):  # behind others, to the same number of rows
@@ -177,7 +179,7 @@ def state_of(kind, sizes, helds, stretches, inputs):
         return xp.concat([filled(0, shape, array, array.dtype), array], axis=1)
 
     parts = []
-    for held in helds:
+    for held in (with_room(held, n_heavy) for held in helds):
         n_sets, n, _ = held.recent.shape
         is_key = held.is_key
         if has_padding and is_key is None:
