@@ -92,9 +92,6 @@ def test_a_sum_of_exponentials_is_a_toeplitz_mask(name, case):
         part, state = operator.step(*(array[..., rows, :] for array in (Q, K, V)), state)
         parts.append(part)
     assert_allclose(np.concatenate(parts, axis=-2), out, atol=1e-10)
-    padding = RNG.uniform(size=(2, L)) < 0.2
-    kept = operator(Q, K, V, key_padding_mask=padding)
-    assert_allclose(kept, plain(Q, K, V, key_padding_mask=padding), atol=1e-10)
 
 
 @pytest.mark.parametrize("rate", [[0.9], ([0.9, 0.1], [1.0, 2.0]), ([[0.9, 0.1]], [[1.0, 2.0]])])
@@ -152,10 +149,8 @@ def test_padding_and_float32():
     operator = ApproxKernelAttention(MAPS["optimal"], causal=True)
     out = operator(Q, K, V, log_gates=GATES, key_padding_mask=padding)
     kept = ~padding[0]
-    sums = np.cumsum(GATES[0], axis=-1)[..., kept]
-    gates = np.diff(sums, axis=-1, prepend=0.0)
-    one = operator(Q[0][:, kept], K[0][:, kept], V[0][:, kept], log_gates=gates)
-    assert_allclose(out[0][:, kept], one, atol=1e-10)
+    parts = (array[0][:, kept] for array in (Q, K, V))
+    assert_allclose(out[0][:, kept], operator(*parts, log_gates=GATES[0][:, kept]), atol=1e-10)
     single = operator(*(x.astype(np.float32) for x in (Q, K, V)), log_gates=GATES)
     assert single.dtype == np.float32
     assert_allclose(single, operator(Q, K, V, log_gates=GATES), atol=2e-4)

@@ -50,13 +50,24 @@ def with_gates(inputs, log_gates, mask, is_causal):
     if log_gates is not None:
         given = tuple(np.shape(log_gates))
         allowed = f"(..., heads, S), broadcastable to {(*leading, n)}, got {given}"
-        total = _broadcast(_checked(log_gates, k), (*leading, n), "log_gates", allowed)
-        total = xp.reshape(total, (n_sets, n, 1))
+        total = _broadcast(_floats_of(log_gates, k), (*leading, n), "log_gates", allowed)
+        total = _unless_padded(xp.reshape(total, (n_sets, n, 1)), inputs.padding)
+        if not bool(xp.all(total <= 0)):  # NaN is not
+            raise ValueError(
+                "log_gates must hold numbers <= 0, as gates lie in [0, 1]; -inf forgets the past."
+            )
     if is_decay:
         rates, log_weights = exponentials_of(mask, inputs)
         rates = xp.broadcast_to(rates[:, None, :], (n_sets, n, rates.shape[-1]))
-        total = total - rates
+        total = total - _unless_padded(rates, inputs.padding)
     return replace(inputs, log_gates=total, log_weights=log_weights)
+
+
+def _unless_padded(values, padding):
+    """Return log gates with 0 for padding, where nothing of the past is lost."""
+    if padding is None:
+        return values
+    return namespace(values).where(padding[..., None], like(0.0, values), values)
 
 
 def exponentials_of(mask, inputs):
@@ -87,15 +98,10 @@ def _in_library(values, k):
     return cast(values, namespace(k).float64)
 
 
-def _checked(log_gates, k):
+def _floats_of(log_gates, k):
     log_gates = log_gates if is_array_api(log_gates) else as_array("log_gates", log_gates)
     check_real("log_gates", log_gates)
-    log_gates, xp = _in_library(log_gates, k), namespace(k)
-    if not bool(xp.all(log_gates <= 0)):  # NaN is not
-        raise ValueError(
-            "log_gates must hold numbers <= 0, as gates lie in [0, 1]; -inf forgets the past."
-        )
-    return log_gates
+    return _in_library(log_gates, k)
 
 
 def _broadcast(values, shape, name, allowed):

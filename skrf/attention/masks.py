@@ -19,7 +19,8 @@ class DecayMask:
     """Weights exp(-rate * lag) of earlier keys, for causal attention of any length.
 
     Unlike other masks, it can be streamed: it is part of the state, which is multiplied by a
-    factor at every position. `ToeplitzMask.decay` creates it.
+    factor at every position. The lag counts the positions that are not padding.
+    `ToeplitzMask.decay` creates it.
 
     Parameters
     ----------

@@ -327,7 +327,8 @@ class ApproxKernelAttention(EstimatorBase):
         log_gates : array-like of shape (S,), (heads, S) or (..., S), default=None
             For causal attention: logarithms, at most 0, of the share of the past that each position
             keeps; -inf forgets it, as between two texts. For query i, the weight of key j is
-            multiplied by the exponential of the sum of the log gates at positions j + 1 to i.
+            multiplied by the exponential of the sum of the log gates at positions j + 1 to i that
+            are not padding.
 
         Returns
         -------

@@ -7,31 +7,30 @@ from ..attention.local.blocks import Far, read, terms_of, together
 from ._causal import in_full_precision
 
 
-def attend(q, rows, is_key, blocks, far, is_causal):
+def attend(q, rows, blocks, far, is_causal):
     """Return the outputs of blocks; see `skrf.attention.local.blocks.attend`."""
     numbers, tensors = None, (None, None, None)
     if far is not None:
         numbers, tensors = far.numbers, (far.pool, far.summaries, far.bias)
     needs_gradient = any(x is not None and x.requires_grad for x in (q, rows, *tensors))
     if not (torch.is_grad_enabled() and needs_gradient):
-        return plain.attend(q, rows, is_key, blocks, far, is_causal)
-    return _Blocks.apply(q, rows, *tensors, is_key, blocks, numbers, is_causal)
+        return plain.attend(q, rows, blocks, far, is_causal)
+    return _Blocks.apply(q, rows, *tensors, blocks, numbers, is_causal)
 
 
 class _Blocks(torch.autograd.Function):
     """Attention of blocks of queries, which holds no weights between its passes."""
 
     @staticmethod
-    def forward(ctx, q, rows, pool, summaries, bias, is_key, blocks, numbers, is_causal):
+    def forward(ctx, q, rows, pool, summaries, bias, blocks, numbers, is_causal):
         far = None if pool is None else Far(pool, numbers, summaries, bias)
         outs, logs, blocks = [], [], together(q, blocks)
         for block in blocks:
-            terms = terms_of(q, rows, is_key, block, far, is_causal)
-            sums, total, top = read(terms, is_key is not None)
+            sums, total, top = read(terms_of(q, rows, block, far, is_causal))
             outs.append(block.joined(sums / total))
             logs.append(block.joined(total.log() + top))
         out, logs = torch.cat(outs, dim=-2), torch.cat(logs, dim=-2)
-        ctx.save_for_backward(q, rows, pool, summaries, bias, is_key, out, logs)
+        ctx.save_for_backward(q, rows, pool, summaries, bias, out, logs)
         ctx.blocks, ctx.numbers, ctx.is_causal = blocks, numbers, is_causal
         return out
 
@@ -42,7 +41,7 @@ class _Blocks(torch.autograd.Function):
             raise NotImplementedError(
                 "Second derivatives (create_graph=True) of LocalAttention are not available."
             )
-        q, rows, pool, summaries, bias, is_key, out, logs = ctx.saved_tensors
+        q, rows, pool, summaries, bias, out, logs = ctx.saved_tensors
         far = None if pool is None else Far(pool, ctx.numbers, summaries, bias)
         by_q, by_rows = torch.zeros_like(q), torch.zeros_like(rows)
         by_far = (None, None, None)
@@ -59,7 +58,7 @@ class _Blocks(torch.autograd.Function):
             here = block._replace(queries=here)
             by_own, own_shared, own_logs = map(here.split, (by_out, shared, logs))
             of_query, gradients = block.split(q), []
-            for part in terms_of(q, rows, is_key, block, far, ctx.is_causal):
+            for part in terms_of(q, rows, block, far, ctx.is_causal):
                 weights = part.logs.sub_(own_logs).exp_()
                 by_logs = plain.matmul(by_own, part.values.mT).sub_(own_shared).mul_(weights)
                 by_q[..., block.queries, :] += block.joined(plain.matmul(by_logs, part.keys))
@@ -81,7 +80,7 @@ class _Blocks(torch.autograd.Function):
                 numbers = torch.from_numpy(numbers.ravel()).to(q.device)
                 by_far[0].index_add_(0, numbers, heavy.flatten(0, 3))
                 by_far[1][:, :, block.all_far] = others
-        return by_q, by_rows, *by_far, None, None, None, None
+        return by_q, by_rows, *by_far, None, None, None
 
 
 def _add_windows(rows, block, parts):

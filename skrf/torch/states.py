@@ -105,7 +105,7 @@ class LocalStreamState(_TensorState, LocalState):
 
     Parameters
     ----------
-    recent, is_key, counts, far, bias, scores, log_weight, first_sums, n_first, sizes : optional
+    recent, counts, far, bias, scores, log_weight, first_sums, n_first, sizes : optional
         As in `skrf.attention.LocalState`.
 
     See Also

@@ -29,7 +29,7 @@ from . import blocks
 from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
 from .layout import Sizes, sizes_of, stretches
-from .selection import Statistics, moments_of
+from .selection import Statistics, moments_of, taken
 from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 
 _DIAGNOSED_QUERIES = 64
@@ -101,8 +101,8 @@ class LocalAttention(EstimatorBase):
     `causal`, the first four keys of a text always count as heavy, because language models give them
     much weight. Gradients treat the choice of keys as constant.
 
-    Positions are counted from the first real key, so padding changes nothing. A single call, chunks
-    and single positions give the same result, up to rounding. There is one window per key head, but
+    A padded position is as if it were not there. A single call, chunks and single positions give
+    the same result, up to rounding. There is one window per key head, but
     every query head has its own heavy keys.
 
     As a function of the query, the log weight of a summary is the tangent, at the mean query, to
@@ -277,8 +277,7 @@ class LocalAttention(EstimatorBase):
         array of shape (..., L, e)
             Outputs, in the library and on the device of the inputs. The dtype is float64 if any
             input is float64, float16 or bfloat16 if all inputs are, and float32 otherwise; sums are
-            in float32 or better. Rows without any key are 0, and so are rows of padding at the
-            ends, which has no position.
+            in float32 or better. Rows of padding are 0.
 
         Raises
         ------
@@ -429,7 +428,7 @@ class LocalAttention(EstimatorBase):
             counts = checked_counts(state, key, inputs)
         if rates is not None and largest_entry(rates) * (counts.max() + n_keys) > _FAR:
             dtype = xp.float64
-        q = _with_zeros(inputs.q, n_missing, 0)
+        q = _with_zeros(inputs.q, n_missing)
         rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
         if state is not None and state.recent is not None:
             if inputs.padding is None and goes_on(state, sizes, counts, rows):
@@ -438,25 +437,25 @@ class LocalAttention(EstimatorBase):
                     q, rows, _ = _decaying(q, rows, None, rates, count, scale)
                 return self._attend_one(sizes, cast(q, dtype) * scale, rows, state, count)
             before = flat(state, inputs)
-        padding, is_key = to_host(inputs.padding), None
-        if padding is not None:
-            is_key = ~inputs.padding
-        parts, outs, helds = stretches(padding, counts, n_keys, sizes.causal), [], []
+        padding = to_host(inputs.padding)
+        parts, outs, helds = stretches(padding, counts, sizes.causal and state is None), [], []
         for part in parts:
-            own_q, own_rows = (_of(array[..., part.rows, :], part.sets) for array in (q, rows))
-            own_known = known
+            own_q, own_rows = (_rows_of(array, part) for array in (q, rows))
+            own_known, first = known, n_missing
             if known is not None:
                 own_known = Statistics(*(_of(array, part.sets) for array in known))
             if rates is not None:
                 given = own_q, own_rows, own_known, _of(rates, part.sets)
                 own_q, own_rows, own_known = _decaying(*given, part.count, scale)
-            own = None if is_key is None else _of(is_key[:, part.rows], part.sets)
-            first = max(n_missing - part.rows.start, 0)
-            given = own_q, own_rows, own_known, own
-            out, held = self._attend_part(sizes, before, part, *given, scale, first)
-            outs.append(
-                _with_zeros(out, part.rows.start + first - n_missing, n_keys - part.rows.stop)
+            if padding is not None:
+                hidden = padding[part.sets]
+                first = int((~hidden[:, :n_missing]).sum(axis=1).min())
+            out, held = self._attend_part(
+                sizes, before, part, own_q, own_rows, own_known, scale, first
             )
+            if padding is not None:
+                out = _at_their_places(out, hidden, first, n_missing)
+            outs.append(out)
             helds.append(held)
         out = outs[0]
         if len(parts) > 1:
@@ -466,7 +465,7 @@ class LocalAttention(EstimatorBase):
             state = state_of(type(state), key, helds, parts, inputs)
         return out, state
 
-    def _attend_part(self, sizes, before, part, q, rows, known, is_key, scale, first):
+    def _attend_part(self, sizes, before, part, q, rows, known, scale, first):
         """Return the outputs of a `Stretch`, and what is `Held` after it."""
         n, width = rows.shape[-2], q.shape[-1]
         # No outputs, but with the graph of the inputs.
@@ -475,15 +474,13 @@ class LocalAttention(EstimatorBase):
             if not n:
                 return empty, None
             if known is None:
-                known = _statistics_of(q, rows[..., :width], is_key)
+                known = _statistics_of(q, rows[..., :width])
             q, known = cast(q, rows.dtype) * scale, known.scaled(scale)
-            return attend_around(sizes, q, rows, is_key, known, self._blocks), None
+            return attend_around(sizes, q, rows, known, self._blocks), None
         held, outs = nothing_held(q, rows) if before is None else held_of(before, part), []
         for some in slices(n, _BLOCKS_AT_ONCE * sizes.block):
-            parts = q[..., some, :], rows[:, some, :], None if is_key is None else is_key[:, some]
-            out, held = attend_causal(
-                sizes, held, *parts, scale, known, max(first - some.start, 0), self._blocks
-            )
+            given = scale, known, max(first - some.start, 0), self._blocks
+            out, held = attend_causal(sizes, held, q[..., some, :], rows[:, some, :], *given)
             outs.append(out)
         return namespace(q).concat(outs, axis=-2) if len(outs) > 1 else (*outs, empty)[0], held
 
@@ -504,7 +501,7 @@ class LocalAttention(EstimatorBase):
             far = blocks.Far(pool, None, None, xp.reshape(state.bias, pool.shape[:-1]))
         near = slice(m - (count + 1 - seen_from), m)
         block = blocks.Block(slice(0, 1), near, None if far is None else 0)
-        out = self._blocks(q, recent, None, [block], far, True)
+        out = self._blocks(q, recent, [block], far, True)
         recent = xp.reshape(recent, (*state.recent.shape[:-2], m, width))
         return out, replace(state, recent=recent, counts=state.counts + 1)
 
@@ -543,6 +540,35 @@ def _of(array, sets):
     return array if isinstance(sets, slice) else take(array, sets)
 
 
+def _rows_of(array, part):
+    """Return the rows of a `Stretch`, (n_sets, ..., m, w), of an array (U, ..., n, w)."""
+    array = _of(array, part.sets)
+    if part.rows is None:
+        return array
+    (n_sets, n), lead = part.rows.shape, array.shape[:-2]
+    numbers = part.rows.reshape(n_sets, *[1] * (len(lead) - 1), n)
+    return taken(array, np.broadcast_to(numbers, (*lead, n)))
+
+
+def _at_their_places(out, hidden, first, n_missing):
+    """Return outputs at their places, and 0 at those of padding.
+
+    Parameters
+    ----------
+    out : array of shape (U, G, m, e)
+        Outputs of positions without padding from number `first` on.
+    hidden : ndarray of bool of shape (U, n)
+        Which positions are padding.
+    first : int
+        Number of the first one.
+    n_missing : int
+        Positions that have no query.
+    """
+    places = np.where(hidden, 0, np.cumsum(~hidden, axis=1) - first)[:, None, n_missing:]
+    out = _with_zeros(out, 1)
+    return taken(out, np.broadcast_to(places, (*out.shape[:2], places.shape[-1])))
+
+
 def _decaying(q, rows, known, rates, count, scale):
     """Return queries, keys with values, and statistics with one more number for a decay.
 
@@ -563,19 +589,14 @@ def _decaying(q, rows, known, rates, count, scale):
 
 
 @np.errstate(over="ignore")  # of squares
-def _statistics_of(q, k, is_key):
+def _statistics_of(q, k):
     """Return the `Statistics` of every set: all but the mean query from evenly spread positions."""
-    xp, n = namespace(q), q.shape[-2]
-    is_real = xp.ones_like(k[..., :1]) if is_key is None else is_key[..., None]
-    is_real = cast(is_real, xp.float64)
+    n = q.shape[-2]
     some = slice(None, None, -(-n // _SAMPLE))
-    weights = is_real[:, None, some, :]
-    moments = moments_of(weights * q[..., some, :], is_real[:, some, :] * k[:, some, :])
-    number = xp.sum(weights, axis=2)[..., None, :]
-    moments = _summed(moments, 2) / xp.where(number == 0, like(1.0, number), number)
-    q = cast(q, xp.float64)
-    mean = _summed(q if is_key is None else is_real[:, None, :, :] * q, 2)
-    return Statistics.of(moments)._replace(mean=mean / xp.sum(is_real, axis=1)[:, None, :])
+    moments = moments_of(q[..., some, :], k[:, some, :])
+    moments = _summed(moments, 2) / moments.shape[2]
+    mean = _summed(cast(q, namespace(q).float64), 2) / n
+    return Statistics.of(moments)._replace(mean=mean)
 
 
 def _summed(terms, axis):
@@ -589,12 +610,9 @@ def _summed(terms, axis):
     return terms[*lead, 0, ...]
 
 
-def _with_zeros(rows, n_before, n_after):
-    """Return rows (U, G, n, w) with rows of zeros before and after."""
-    xp, (*lead, _, width) = namespace(rows), rows.shape
-    parts = [
-        filled(0.0, (*lead, n, width), rows, rows.dtype) if part is None else part
-        for n, part in ((n_before, None), (1, rows), (n_after, None))
-        if n
-    ]
-    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-2)
+def _with_zeros(rows, n):
+    """Return rows (U, G, m, w) with n rows of zeros before them."""
+    if not n:
+        return rows
+    zeros = filled(0.0, (*rows.shape[:2], n, rows.shape[-1]), rows, rows.dtype)
+    return namespace(rows).concat([zeros, rows], axis=-2)

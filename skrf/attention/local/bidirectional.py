@@ -27,7 +27,7 @@ from .summaries import (
 _BLOCKS_AT_ONCE = 64
 
 
-def attend_around(sizes, q, rows, is_key, known, attend=attend):
+def attend_around(sizes, q, rows, known, attend=attend):
     """Return the outputs; the parameters are those of `attend_causal`."""
     xp, n = namespace(q), q.shape[-2]
     starts = range(0, n, sizes.block)
@@ -37,14 +37,14 @@ def attend_around(sizes, q, rows, is_key, known, attend=attend):
             Block(slice(start, min(start + sizes.block, n)), window, None)
             for start, window in zip(starts, windows, strict=True)
         ]
-        return attend(q, rows, is_key, whole, None, False)
-    others, outs = _Others(sizes, rows, is_key, known, windows), []
+        return attend(q, rows, whole, None, False)
+    others, outs = _Others(sizes, rows, known, windows), []
     for some in blocks(len(starts), _BLOCKS_AT_ONCE):
         group = [
             Block(slice(start, min(start + sizes.block, n)), window, i)
             for i, (start, window) in enumerate(zip(starts[some], windows[some], strict=True))
         ]
-        outs.append(attend(q, rows, is_key, group, others.beyond(some), False))
+        outs.append(attend(q, rows, group, others.beyond(some), False))
     return xp.concat(outs, axis=-2)
 
 
@@ -57,19 +57,17 @@ class _Others:
         The numbers of keys.
     rows : array of shape (U, n, d + e)
         Keys and values.
-    is_key : array of bool of shape (U, n) or None
-        Which of them are no padding.
     known : Statistics
         Of the scaled queries and the keys.
     windows : list of slice
         The windows of all blocks.
     """
 
-    def __init__(self, sizes, rows, is_key, known, windows):
+    def __init__(self, sizes, rows, known, windows):
         xp, mean, width = namespace(rows), known.mean, known.mean.shape[-1]
         self.sizes, self.mean = sizes, mean
         self.edges = np.array([(window.start, window.stop) for window in windows])
-        scores = scores_of(known, rows[..., :width], is_key)
+        scores = scores_of(known, rows[..., :width])
         order = ranked(scores)
         self.places = order[..., : sizes.n_heavy + sizes.window]
         groups = blocks(len(windows), _BLOCKS_AT_ONCE)
@@ -83,10 +81,9 @@ class _Others:
         if not sizes.n_summaries:
             return
         self.candidates = taken(rows, self.places)
-        is_in = clusters(rows[:, 0, :, :width], is_key, sizes.n_summaries)[:, None, :, :]
-        is_key = in_library_of(scores > -np.inf, mean)
+        is_in = clusters(rows[:, 0, :, :width], sizes.n_summaries)[:, None, :, :]
         logs = logs_of(mean, rows[..., :width])
-        logs = xp.where(is_in & is_key[..., None], logs[..., None], like(-np.inf, logs))
+        logs = xp.where(is_in, logs[..., None], like(-np.inf, logs))
         self.logs = xp.matrix_transpose(taken(logs, self.places))  # (U, G, s, C)
         is_other = np.ones(scores.shape, bool)
         np.put_along_axis(is_other, self.places, False, axis=-1)

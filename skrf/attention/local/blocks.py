@@ -10,12 +10,11 @@ from ..._arrays import (
     arithmetic,
     constant,
     in_library_of,
-    like,
     namespace,
     rows_at_once,
     take,
 )
-from ..._sums import finite, transposed
+from ..._sums import transposed
 
 
 class Block(NamedTuple):
@@ -155,7 +154,7 @@ class Terms(NamedTuple):
     values: Any
 
 
-def attend(q, rows, is_key, blocks, far, is_causal):
+def attend(q, rows, blocks, far, is_causal):
     """Return the outputs (U, G, n, e) of all blocks.
 
     Parameters
@@ -164,8 +163,6 @@ def attend(q, rows, is_key, blocks, far, is_causal):
         Scaled queries.
     rows : array of shape (U, m, d + e)
         Keys and values.
-    is_key : array of bool of shape (U, m) or None
-        Which of them are no padding.
     blocks : list of Block
         The blocks, which cover the last queries.
     far : Far or None
@@ -175,7 +172,7 @@ def attend(q, rows, is_key, blocks, far, is_causal):
     """
     xp, outs = namespace(q), []
     for block in together(q, blocks):
-        out, total, _ = read(terms_of(q, rows, is_key, block, far, is_causal), is_key is not None)
+        out, total, _ = read(terms_of(q, rows, block, far, is_causal))
         outs.append(block.joined(out / total))
     return outs[0] if len(outs) == 1 else xp.concat(outs, axis=-2)
 
@@ -196,7 +193,7 @@ def together(q, blocks):
     return found
 
 
-def terms_of(q, rows, is_key, block, far, is_causal):
+def terms_of(q, rows, block, far, is_causal):
     """Return the `Terms` of a block near its queries, and of what it sees beyond.
 
     Blocks in a row count as sets: what is (U, ...) here is then (U * count, ...).
@@ -211,8 +208,6 @@ def terms_of(q, rows, is_key, block, far, is_causal):
         own = do.fill(logs[..., m - n :], is_later, -np.inf)
         if do is Pure:
             logs = namespace(q).concat([logs[..., : m - n], own], axis=-1)
-    if is_key is not None:
-        logs = do.fill(logs, ~block.windows(is_key)[:, None, None, :], -np.inf)
     terms = [Terms(logs, keys, near[..., width:])]
     if block.far is not None:
         bias = _with_sets(far.bias[:, :, block.all_far, :])
@@ -224,15 +219,13 @@ def terms_of(q, rows, is_key, block, far, is_causal):
     return terms
 
 
-def read(terms, is_padded):
+def read(terms):
     """Return the sums of the values of `Terms` by weights, the weights' sums, and their scale.
 
     Parameters
     ----------
     terms : list of Terms
-        Their logarithms are overwritten.
-    is_padded : bool
-        Whether a query may see no key; its sums are 0 and that of the weights is 1.
+        Their logarithms are overwritten. Every query sees a key.
 
     Returns
     -------
@@ -247,8 +240,6 @@ def read(terms, is_padded):
     # Constants: what all terms are divided by has no gradient, and the terms are overwritten.
     tops = [xp.max(constant(part.logs), axis=-1, keepdims=True) for part in terms]
     top = tops[0] if len(tops) == 1 else xp.maximum(*tops)
-    if is_padded:
-        top = finite(top)
     # Weights add up to at most 1, so that sums of values near the largest float are floats.
     top = top + math.log(sum(part.logs.shape[-1] for part in terms))
     total = out = None
@@ -256,8 +247,6 @@ def read(terms, is_padded):
         weights = arithmetic(logs).exp(arithmetic(logs).subtract(logs, top))
         sums, read_out = xp.sum(weights, axis=-1, keepdims=True), matmul(weights, values)
         total, out = (sums, read_out) if out is None else (total + sums, out + read_out)
-    if is_padded:
-        total = xp.where(total == 0, like(1.0, total), total)
     return out, total, top
 
 

@@ -33,8 +33,6 @@ class Held(NamedTuple):
         Number of positions.
     recent : array of shape (U, m, d + e)
         The last keys and values, all that are needed and less than a block more.
-    is_key : array of bool of shape (U, m) or None
-        Which of them are no padding; None is all.
     far : array of shape (U, G, h + 1, d + e)
         Heavy keys in the order of positions, and the summary of all others beyond the window; h is
         0 while there are none, then `n_heavy`.
@@ -53,7 +51,6 @@ class Held(NamedTuple):
 
     count: int
     recent: Any
-    is_key: Any
     far: Any
     bias: Any
     scores: Any
@@ -73,7 +70,6 @@ def nothing_held(q, rows):
     return Held(
         0,
         rows[:, :0, :],
-        None,
         filled(0.0, (*lead, 1, rows.shape[-1]), rows, rows.dtype),
         filled(-np.inf, (*lead, 1), rows, rows.dtype),
         filled(-np.inf, (*lead, 0), rows),
@@ -99,7 +95,7 @@ def with_room(held, n_heavy):
     )
 
 
-def attend_causal(sizes, held, q, rows, is_key, scale, known=None, first=0, attend=attend):
+def attend_causal(sizes, held, q, rows, scale, known=None, first=0, attend=attend):
     """Return the outputs of the next positions, and what is `Held` after them.
 
     Parameters
@@ -112,8 +108,6 @@ def attend_causal(sizes, held, q, rows, is_key, scale, known=None, first=0, atte
         Queries.
     rows : array of shape (U, n, d + e)
         Keys and values.
-    is_key : array of bool of shape (U, n) or None
-        Which keys are no padding.
     scale : float
         Factor of the products of queries and keys.
     known : Statistics, default=None
@@ -124,7 +118,7 @@ def attend_causal(sizes, held, q, rows, is_key, scale, known=None, first=0, atte
         Computes the blocks.
     """
     n, count, size = q.shape[-2], held.count, sizes.block
-    end, held = count + n, _with_rows(held, rows, is_key)
+    end, held = count + n, _with_rows(held, rows)
     shift = held.recent.shape[1] - end  # from positions to rows
     if known is None and count < sizes.n_first:
         held = _with_first(held, q[..., : sizes.n_first - count, :], count + shift)
@@ -149,17 +143,14 @@ def attend_causal(sizes, held, q, rows, is_key, scale, known=None, first=0, atte
             blocks.append(Block(slice(here - count, stop - count), near, number))
     if blocks:
         q = cast(q, held.recent.dtype) * scale
-        out = attend(q, held.recent, held.is_key, blocks, far, True)
+        out = attend(q, held.recent, blocks, far, True)
     else:
         width = held.recent.shape[-1] - q.shape[-1]
         out = filled(0.0, (*q.shape[:2], 0, width), held.recent, held.recent.dtype)
     held = held._replace(count=end)
     surplus = held.recent.shape[1] - sizes.n_needed(end)
     if surplus >= size or not count:
-        is_key = None if held.is_key is None else _owned(held.is_key[:, surplus:])
-        held = held._replace(recent=_owned(held.recent[:, surplus:, :]), is_key=is_key)
-    if held.is_key is not None and bool(namespace(q).all(held.is_key)):
-        held = held._replace(is_key=None)
+        held = held._replace(recent=_owned(held.recent[:, surplus:, :]))
     return out[..., out.shape[-2] - n + first :, :], held
 
 
@@ -168,21 +159,15 @@ def _owned(part):
     return namespace(part).concat([part], axis=0)
 
 
-def _with_rows(held, rows, is_key):
+def _with_rows(held, rows):
     """Return what is held with more rows; the count stays."""
-    xp, before, known = namespace(rows), held.recent, held.is_key
+    xp, before = namespace(rows), held.recent
     if before.dtype != rows.dtype:  # of chunks of which some need float64
         before, rows = (cast(array, xp.float64) for array in (before, rows))
-    if is_key is not None or known is not None:
-        parts = (known, before), (is_key, rows)
-        is_key = xp.concat(
-            [filled(True, a.shape[:2], a, xp.bool) if key is None else key for key, a in parts],
-            axis=1,
-        )
     if before.shape[1]:
         rows = xp.concat([before, rows], axis=1)
     far, bias = (cast(array, rows.dtype) for array in (held.far, held.bias))
-    return held._replace(recent=rows, is_key=is_key, far=far, bias=bias)
+    return held._replace(recent=rows, far=far, bias=bias)
 
 
 def _with_first(held, q, first):
@@ -191,18 +176,13 @@ def _with_first(held, q, first):
     The queries are those of the rows from `first` on.
     """
     xp, n = namespace(q), q.shape[-2]
-    total, number = held.first_sums, held.n_first
-    is_real = filled(1.0, (q.shape[0], n), q, xp.float64)
-    if held.is_key is not None:
-        is_real = cast(held.is_key[:, first : first + n], xp.float64)
-    keys = held.recent[:, first : first + n, : q.shape[-1]]
-    moments = moments_of(is_real[:, None, :, None] * q, is_real[..., None] * keys)
+    total = held.first_sums
+    moments = moments_of(q, held.recent[:, first : first + n, : q.shape[-1]])
     # Slices would cost gradients of all positions each.
     parts = xp.unstack(moments, axis=2) if is_array_api(q) else np.moveaxis(moments, 2, 0)
-    for i, part in enumerate(parts):
+    for part in parts:
         total = total + part
-        number = number + is_real[:, i]
-    return held._replace(first_sums=total, n_first=number)
+    return held._replace(first_sums=total, n_first=held.n_first + n)
 
 
 def _retired(sizes, held, edges, known, position):
@@ -214,11 +194,10 @@ def _retired(sizes, held, edges, known, position):
     held = with_room(held, sizes.n_heavy)
     rows, n_heavy, mean = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, known.mean
     width = mean.shape[-1]
-    is_key = None if held.is_key is None else held.is_key[:, edges[0] : edges[-1]]
     xp, before = namespace(rows), to_host(held.scores)
-    scores = scores_of(known, rows[..., :width], is_key)
+    scores = scores_of(known, rows[..., :width])
     first = scores[..., : max(_FIRST - position, 0)]
-    first[first > -np.inf] = np.inf
+    first[...] = np.inf
     heavy, lost = run(before, scores, [edge - edges[0] for edge in edges[1:]])
     known = np.concatenate([before, scores], axis=-1)[:, :, None, :]
 

@@ -1,7 +1,7 @@
 """Sizes of local attention, and which positions of which sequences are computed together.
 
-Positions count from the first real key of a sequence, and come in blocks whose queries share the
-keys that they see exactly, up to the later ones of their own block.
+Positions count the keys of a sequence that are not padding, and come in blocks whose queries share
+the keys that they see exactly, up to the later ones of their own block.
 """
 
 from typing import Any, NamedTuple
@@ -106,19 +106,19 @@ class Stretch(NamedTuple):
     ----------
     sets : ndarray of int or slice
         Which ones; a slice if all.
-    rows : slice
-        Their rows, from the first real key on.
+    rows : ndarray of int of shape (n_sets, m) or None
+        Their rows without padding, which may follow in some sets; None is all rows.
     count : int
         Positions before these rows.
     """
 
     sets: Any
-    rows: slice
+    rows: np.ndarray | None
     count: int
 
 
-def stretches(padding, counts, n_rows, causal):
-    """Return the `Stretch` objects of a call; those without any key yet have no rows.
+def stretches(padding, counts, is_together):
+    """Return the `Stretch` objects of a call.
 
     Parameters
     ----------
@@ -126,26 +126,18 @@ def stretches(padding, counts, n_rows, causal):
         True where a key is padding, on the host.
     counts : ndarray of int of shape (U,)
         Positions before these rows.
-    n_rows : int
-        Number of rows.
-    causal : bool
-        Whether positions after the last real key count: unless bidirectional.
+    is_together : bool
+        Whether sets with different numbers of rows may be together, with padding behind theirs: it
+        changes nothing before it if attention is causal, but a state would count it.
     """
-    if padding is None and (counts == counts[0]).all():
-        return [Stretch(slice(None), slice(0, n_rows), int(counts[0]))]
-    firsts, stops = np.zeros(len(counts), int), np.full(len(counts), n_rows)
-    if padding is not None:
-        is_empty = padding.all(axis=1)
-        firsts = np.where(counts > 0, 0, np.where(is_empty, n_rows, padding.argmin(axis=1)))
-        if not causal:
-            stops = n_rows - padding[:, ::-1].argmin(axis=1)
-    kinds, numbers = np.unique(np.stack([counts, firsts, stops]), axis=1, return_inverse=True)
-    numbers = numbers.ravel()
-    return [
-        Stretch(
-            slice(None) if kinds.shape[1] == 1 else np.flatnonzero(numbers == i),
-            slice(first, max(first, stop)),
-            count,
-        )
-        for i, (count, first, stop) in enumerate(kinds.T.tolist())
-    ]
+    n_kept = np.zeros_like(counts) if padding is None else (~padding).sum(axis=1)
+    kinds = np.stack([counts, np.full_like(n_kept, n_kept.max()) if is_together else n_kept])
+    kinds, numbers = np.unique(kinds, axis=1, return_inverse=True)
+    numbers, found = numbers.ravel(), []
+    for i, (count, n_rows) in enumerate(kinds.T.tolist()):
+        sets = slice(None) if kinds.shape[1] == 1 else np.flatnonzero(numbers == i)
+        rows = None
+        if padding is not None:  # those that are not padding come first, in their order
+            rows = np.argsort(padding[sets], axis=1, kind="stable")[:, :n_rows]
+        found.append(Stretch(sets, rows, count))
+    return found

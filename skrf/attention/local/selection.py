@@ -78,11 +78,11 @@ def moments_of(q, k):
 
 
 @np.errstate(over="ignore")
-def scores_of(statistics, keys, is_key=None):
+def scores_of(statistics, keys):
     """Return what keys (U, n, d) are chosen by, (U, G, n), on the host.
 
     Halves of the terms are added to each other in float64, so that a score depends on nothing but
-    its key and the statistics, however many keys are computed at once. Those of padding are -inf.
+    its key and the statistics, however many keys are computed at once.
     """
     xp, keys = namespace(keys), constant(keys)
     slope, curve = (
@@ -94,8 +94,7 @@ def scores_of(statistics, keys, is_key=None):
     for some in blocks(keys.shape[1], at_once):
         part = cast(keys[:, None, some, :], xp.float64)
         scores.append(to_host(_added(part * (slope + curve / 2 * part))))
-    scores = np.concatenate(scores, axis=-1)
-    return scores if is_key is None else np.where(to_host(is_key)[:, None, :], scores, -np.inf)
+    return np.concatenate(scores, axis=-1)
 
 
 def _added(terms):

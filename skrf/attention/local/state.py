@@ -9,7 +9,7 @@ from ..._arrays import filled, is_array_api, namespace, take, to_host
 from ..._typing import Array
 from .causal import Held, with_room
 
-_OF_KEYS = "recent", "is_key", "counts", "n_first"  # one for every key head
+_OF_KEYS = "recent", "counts", "n_first"  # one for every key head
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +24,8 @@ class LocalState:
     ----------
     recent : array of shape (..., m, d + e), default=None
         The last keys and values.
-    is_key : array of bool of shape (..., m), default=None
-        True where these are not padding.
     counts : array of int of shape (...), default=None
-        Number of positions since the first real key.
+        Number of positions that are not padding.
     far : array of shape (..., h + 1, d + e), default=None
         Heavy keys and values of every query head, and the mean of all others beyond the window; h
         is 0 while all keys are near, then `n_heavy`.
@@ -60,7 +58,6 @@ class LocalState:
     """
 
     recent: Array | None = None
-    is_key: Array | None = None
     counts: Array | None = None
     far: Array | None = None
     bias: Array | None = None
@@ -144,7 +141,6 @@ def goes_on(state, sizes, counts, rows):
     count = counts[0]
     return (
         rows.shape[1] == 1
-        and state.is_key is None
         and rows.dtype == state.recent.dtype
         and count > sizes.n_first
         and count % sizes.block > 0
@@ -169,7 +165,6 @@ def state_of(kind, sizes, helds, stretches, inputs):
     """Return the state of what is held of every `Stretch`, in the layout of inputs."""
     xp, n_rows = namespace(inputs.q), max(held.recent.shape[1] for held in helds)
     n_heavy = max(held.scores.shape[-1] for held in helds)
-    has_padding = any(held.is_key is not None for held in helds)
 
     def put(array):  # behind others, to the same number of rows
         missing = n_rows - array.shape[1]
@@ -180,14 +175,9 @@ def state_of(kind, sizes, helds, stretches, inputs):
 
     parts = []
     for held in (with_room(held, n_heavy) for held in helds):
-        n_sets, n, _ = held.recent.shape
-        is_key = held.is_key
-        if has_padding and is_key is None:
-            is_key = filled(True, (n_sets, n), held.recent, xp.bool)
         arrays = dict(zip(Held._fields[1:], held[1:], strict=True))
         arrays["recent"] = put(held.recent)
-        arrays["is_key"] = None if is_key is None else put(is_key)
-        counts = filled(held.count, (n_sets,), held.recent, xp.int64)
+        counts = filled(held.count, held.recent.shape[:1], held.recent, xp.int64)
         parts.append(kind(counts=counts, sizes=sizes, **arrays))
     state = parts[0]
     if len(parts) > 1:

@@ -131,7 +131,7 @@ def logs_of(mean, keys):
     return (keys @ column)[..., 0]
 
 
-def clusters(keys, is_key, n):
+def clusters(keys, n):
     """Return which of n clusters every key is in, (U, S, n): k-means from evenly spread keys."""
     xp, n_keys = namespace(keys), keys.shape[1]
     keys = cast(constant(keys), xp.float64)
@@ -139,12 +139,9 @@ def clusters(keys, is_key, n):
     keys = keys / xp.where(largest == 0, like(1.0, keys), largest)
     some = slice(None, None, -(-n_keys // _SAMPLE))
     sample = keys[:, some, :]
-    weights = xp.ones_like(sample[..., :1])
-    if is_key is not None:
-        weights = cast(is_key[:, some], keys.dtype)[..., None]
     centers = take(keys, np.arange(n) * n_keys // n, axis=1)
     for _ in range(_ITERATIONS):
-        members = weights * cast(is_member(_nearest(sample, centers), n), keys.dtype)
+        members = cast(is_member(_nearest(sample, centers), n), keys.dtype)
         sizes = xp.sum(members, axis=1)[..., None]
         means = (transposed(members) @ sample) / xp.where(sizes == 0, like(1.0, sizes), sizes)
         centers = xp.where(sizes == 0, centers, means)

@@ -1,0 +1,158 @@
+"""A padded position is as if it were not there: in every row of a batch, however it is cut."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skrf import OptimalPositiveRF
+from skrf.attention import (
+    ApproxKernelAttention,
+    GeneralizedMap,
+    LocalAttention,
+    ToeplitzMask,
+    exact_attention,
+)
+
+N = 90
+RNG = np.random.default_rng(0)
+Q, K, V = RNG.normal(size=(3, 4, N, 5)), *RNG.normal(size=(2, 3, 2, N, 5))
+GATES = -RNG.exponential(size=(3, 2, N))
+GATES[:, :, 50] = -np.inf  # which is padding in one row
+HIDDEN = RNG.uniform(size=(3, N)) < 0.3
+HIDDEN[0, :9], HIDDEN[1, -20:], HIDDEN[2] = True, True, False
+HIDDEN[0, 50], HIDDEN[0, 3] = True, False
+CUTS = {"whole": [N], "chunks": [30, 1, 1, 7, 40, 11], "steps": [1] * N}
+
+MAP = OptimalPositiveRF(24, random_state=0)
+RELU = GeneralizedMap(24, epsilon=0.1, random_state=0)
+ONE, EACH = ToeplitzMask.decay(0.3), ToeplitzMask.decay([0.5, 0.01])
+SUM = ToeplitzMask.decay([0.5, 0.01], [1.0, 3.0])
+SMALL = {"window": 12, "n_heavy": 4, "block": 4}
+FEATURES = {
+    "no gates": (MAP, None),
+    "gates": (MAP, None),
+    "a decay": (MAP, ONE),
+    "a decay per head and gates": (MAP, EACH),
+    "a sum of decays and gates": (RELU, SUM),
+}
+LOCAL = {"": None, ", decaying": EACH}
+pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
+STREAMS = {
+    f"features with {name}": ApproxKernelAttention(feature_map, causal=True, mask=mask)
+    for name, (feature_map, mask) in FEATURES.items()
+}
+STREAMS |= {
+    f"local{name}": LocalAttention(**SMALL, causal=True, mask=mask) for name, mask in LOCAL.items()
+}
+STREAMS |= {
+    f"local{name}, fitted": LocalAttention(**SMALL, causal=True, mask=mask).fit(Q, K)
+    for name, mask in LOCAL.items()
+}
+
+
+def options_of(name, rows=slice(None), at=slice(None)):
+    return {"log_gates": GATES[rows][..., at]} if name.endswith("gates") else {}
+
+
+def expected_of(call, name=""):
+    """Return the outputs of every row of the batch without its padding, 0 at the others."""
+    out = np.zeros((*Q.shape[:-1], V.shape[-1]))
+    for i in range(len(Q)):
+        kept, row = np.flatnonzero(~HIDDEN[i]), slice(i, i + 1)
+        parts = (array[row][:, :, kept] for array in (Q, K, V))
+        out[i][:, kept] = call(*parts, **options_of(name, row, kept))[0]
+    return out
+
+
+def check(out, expected, atol=1e-10):
+    out = np.asarray(out)
+    assert np.isfinite(out).all()
+    real = np.broadcast_to(~HIDDEN[:, None, :, None], expected.shape)
+    assert_allclose(out[real], expected[real], rtol=0, atol=atol)
+
+
+def streamed(operator, name, cut, array=np.asarray):
+    state, outs = operator.init_state(), []
+    for end, size in zip(np.cumsum(cut), cut, strict=True):
+        at = slice(end - size, end)
+        options = {key: array(part) for key, part in options_of(name, at=at).items()}
+        options["key_padding_mask"] = array(HIDDEN[:, at])
+        out, state = operator.step(*(array(x[:, :, at]) for x in (Q, K, V)), state, **options)
+        outs.append(np.asarray(out))
+    return np.concatenate(outs, axis=2)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams(name, cut):
+    operator = STREAMS[name]
+    expected = expected_of(operator, name)
+    check(streamed(operator, name, CUTS[cut]), expected)
+    check(operator(Q, K, V, key_padding_mask=HIDDEN, **options_of(name)), expected)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_of_modules(name, cut):
+    torch = pytest.importorskip("torch")
+    from skrf.torch import LocalAttention as Local
+    from skrf.torch import RandomFeatureAttention
+
+    operator = STREAMS[name]
+    if name.startswith("features"):
+        feature_map = operator.feature_map
+        module = RandomFeatureAttention(feature_map, is_causal=True, mask=operator.mask)
+    else:
+        module = Local(**SMALL, is_causal=True, mask=operator.mask)
+        if name.endswith("fitted"):
+            module.fit(torch.tensor(Q), torch.tensor(K))
+
+    def call(*parts, **options):
+        options = {key: torch.tensor(part) for key, part in options.items()}
+        return module(*map(torch.tensor, parts), **options).numpy()
+
+    expected = expected_of(call, name)
+    check(streamed(module, name, CUTS[cut], torch.tensor), expected)
+    check(call(Q, K, V, key_padding_mask=HIDDEN, **options_of(name)), expected)
+
+
+WHOLE = {
+    "local": LocalAttention(24, 4, 2, block=4),
+    "local, fitted": LocalAttention(24, 4, 2, block=4).fit(Q, K),
+    "features": ApproxKernelAttention(MAP),
+    "exact": exact_attention,
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_both_directions(name):
+    call = WHOLE[name]
+    check(call(Q, K, V, key_padding_mask=HIDDEN), expected_of(call))
+
+
+@pytest.mark.parametrize("mask", [ONE, EACH, SUM])
+def test_exact_attention_with_decays(mask):
+    def call(*parts, **options):
+        return exact_attention(*parts, causal=True, mask=mask, **options)
+
+    check(call(Q, K, V, key_padding_mask=HIDDEN), expected_of(call))
+
+
+@pytest.mark.parametrize("n_queries", [1, 33])
+@pytest.mark.parametrize(
+    "name", [name for name in STREAMS if name not in ("local", "local, decaying")]
+)
+def test_fewer_queries(name, n_queries):
+    expected = expected_of(STREAMS[name], name)
+    out = STREAMS[name](Q[:, :, -n_queries:], K, V, key_padding_mask=HIDDEN, **options_of(name))
+    real = np.broadcast_to(~HIDDEN[:, None, -n_queries:, None], out.shape)
+    assert_allclose(out[real], expected[:, :, -n_queries:][real], rtol=0, atol=1e-10)
+    assert np.isfinite(out).all()
+
+
+def test_what_stands_at_padded_positions_is_not_read():
+    gates, hidden = GATES.copy(), HIDDEN
+    gates[np.broadcast_to(hidden[:, None], gates.shape)] = np.nan
+    operator = STREAMS["features with gates"]
+    out = operator(Q, K, V, key_padding_mask=hidden, log_gates=gates)
+    check(out, expected_of(operator, "gates"))
