@@ -17,7 +17,7 @@ N = 90
 RNG = np.random.default_rng(0)
 Q, K, V = RNG.normal(size=(3, 4, N, 5)), *RNG.normal(size=(2, 3, 2, N, 5))
 GATES = -RNG.exponential(size=(3, 2, N))
-GATES[:, :, 50] = -np.inf  # which is padding in one row
+RESETS = np.where(np.arange(N) == 50, -np.inf, GATES)  # at padding in one row
 HIDDEN = RNG.uniform(size=(3, N)) < 0.3
 HIDDEN[0, :9], HIDDEN[1, -20:], HIDDEN[2] = True, True, False
 HIDDEN[0, 50], HIDDEN[0, 3] = True, False
@@ -29,8 +29,9 @@ ONE, EACH = ToeplitzMask.decay(0.3), ToeplitzMask.decay([0.5, 0.01])
 SUM = ToeplitzMask.decay([0.5, 0.01], [1.0, 3.0])
 SMALL = {"window": 12, "n_heavy": 4, "block": 4}
 FEATURES = {
-    "no gates": (MAP, None),
+    "nothing": (MAP, None),
     "gates": (MAP, None),
+    "a reset": (MAP, None),
     "a decay": (MAP, ONE),
     "a decay per head and gates": (MAP, EACH),
     "a sum of decays and gates": (RELU, SUM),
@@ -51,7 +52,8 @@ STREAMS |= {
 
 
 def options_of(name, rows=slice(None), at=slice(None)):
-    return {"log_gates": GATES[rows][..., at]} if name.endswith("gates") else {}
+    gates = RESETS if name.endswith("reset") else GATES
+    return {"log_gates": gates[rows][..., at]} if name.endswith(("gates", "reset")) else {}
 
 
 def expected_of(call, name=""):
