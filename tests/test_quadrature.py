@@ -106,6 +106,12 @@ def test_the_bound_is_its_formula():
     assert_allclose(periods, np.array([6.0, 4.0]) + (periods[0] - 6), rtol=1e-9)
 
 
+def test_no_bound_exceeds_the_largest_error_that_there_is():
+    """The images of the kernel add up to 25 where frequencies are this few."""
+    features = QuadratureFourierFeatures(3, sigma=1.0, margin=9.0).fit(box_of(3, 30))
+    assert features.kernel_error_bound() == 2.0
+
+
 def test_rows_far_away_are_moved_to_the_edge():
     X = box_of(1, 10)
     features = QuadratureFourierFeatures(64, sigma=1.0).fit(X)

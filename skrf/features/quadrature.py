@@ -319,9 +319,9 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
         Returns
         -------
         float
-            The bound.
+            The bound, at most 2: the kernel and its estimate lie between -1 and 1.
         """
-        return self._known.learned.bound
+        return min(self._known.learned.bound, 2.0)
 
     def _learn(self, learned, statistics):
         if learned.n_features > _MOST_COLUMNS:
