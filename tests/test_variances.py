@@ -198,6 +198,21 @@ def regularized_reference(d, v, delta2, coupling, m):
         return mean - v2 - mp.mpf(delta2) + mp.log(total / m**2)
 
 
+def test_what_orthogonal_directions_gain_at_least():
+    """Theorem 18 of the thesis, with the exponent of the Gaussian kernel; as printed it is false."""
+    d, angles = 64, np.radians([120, 150, 170])
+    x, y = np.zeros((1, d)), np.zeros((3, d))
+    x[0, 0], y[:, 0], y[:, 1] = 1.0, np.cos(angles), np.sin(angles)
+    errors = [
+        PositiveRF(d, sigma=1.0, coupling=coupling, center=False).fit(x).kernel_variance(x, y)[0]
+        for coupling in ("iid", "orthogonal")
+    ]
+    gains = (errors[0] - errors[1]) / ((1 - 1 / d) * 2 / (d + 2))
+    kernel = np.exp(np.cos(angles) - 1)
+    assert_allclose(gains / (kernel - np.exp(-2)) ** 2, [1.56, 1.13, 1.01], atol=0.005)
+    assert_allclose(gains / (kernel - np.exp(-1)) ** 2, [0.58, 0.0094, 0.000082], rtol=0.01)
+
+
 @pytest.mark.parametrize("d", [1, 2, 17, 1000])
 def test_regularised_error_is_right_from_the_smallest_to_the_largest_sums(d):
     lengths = [1e-30, 1e-6, 1e-3, 0.3, 1.99, 2.01, 4.0, 30.0, 1e3, 1e6]

@@ -1,6 +1,7 @@
 """Closed forms for features from the Taylor series of exp(x.y), by the law of their counts.
 
-Source: Likhosherstov et al., Chefs' random tables (2022), theorem 4.1; the tabulated law is ours.
+Source: Likhosherstov et al., Chefs' random tables (2022), theorems 3.4 (Poisson) and
+3.5 (geometric); the tabulated law is ours.
 """
 
 from dataclasses import dataclass
