@@ -199,7 +199,7 @@ def regularized_reference(d, v, delta2, coupling, m):
 
 
 def test_what_orthogonal_directions_gain_at_least():
-    """Theorem 18 of the thesis, with the exponent of the Gaussian kernel; as printed it is false."""
+    """Theorem 18 of the thesis, with exp(-n) in place of the printed exp(-n / 2)."""
     d, angles = 64, np.radians([120, 150, 170])
     x, y = np.zeros((1, d)), np.zeros((3, d))
     x[0, 0], y[:, 0], y[:, 1] = 1.0, np.cos(angles), np.sin(angles)
