@@ -46,7 +46,7 @@ from skrf import (
 )
 from skrf._batches import Scope
 from skrf.features._batch_summary import BatchSummary
-from skrf.statistics import PairStatistics
+from skrf.statistics import Moments, PairStatistics
 
 N = 240
 _rng = np.random.default_rng(0)
@@ -506,6 +506,18 @@ def test_statistics_of_a_fit_are_those_of_the_rows():
             for feature_map in (fitted, other)
         ]
         assert_allclose(parts[0].merge(parts[1]).predict(X), parts[0].predict(X))
+
+
+def test_statistics_of_the_caller_are_copied():
+    moments = Moments.of(X)
+    given = [array.copy() for array in vars(moments).values() if isinstance(array, np.ndarray)]
+    statistics = PairStatistics(*(Moments(moments.weight, *given),) * 2)
+    feature_map = OptimalPositiveRF(8, random_state=0).fit_statistics(statistics)
+    expected = feature_map.transform(X)
+    for array in given:
+        array *= 2  # which must not have become read-only
+    assert_array_equal(feature_map.transform(X), expected)
+    assert_array_equal(feature_map.redraw(1).redraw(0).statistics_.queries.origin, moments.origin)
 
 
 def test_statistics_that_are_not_enough():

@@ -46,7 +46,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 
 from skrf import AdaptiveRF, OptimalPositiveRF, RFFSampler
-from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
+from skrf.graphical import ChainMRF, KernelHMM, SemiMarkovChain, TreeMRF
 from skrf.graphical._maximum_likelihood import unpacked
 from skrf.graphical._potentials import Dense, LowRank
 
@@ -489,6 +489,98 @@ def test_copies_of_tables_change_nothing(name):
         star = TreeMRF([(0, i) for i in range(1, n + 1)], A, feature_map=MAPS[name])
         changes.append(star.log_prob([3] * n + [3]) - star.log_prob([3] * n + [5]))
     assert_allclose(*changes, rtol=1e-9)
+
+
+def held_arrays(model):
+    """Return what a model was given, by name, without its settings."""
+    kinds = np.ndarray, list
+    return {name: of for name, of in model.get_params(False).items() if isinstance(of, kinds)}
+
+
+def scale_in_place(value, factor):
+    """Multiply an array, or each of a list, by a number, where it stands."""
+    for array in value if isinstance(value, list) else [value]:
+        array *= factor
+
+
+SEEN, SEGMENTS = np.array([0, 2, 1, 3, 3]), np.full((5, 4), 0.5)
+MODELS = {
+    "chain": (ChainMRF, {"embeddings": LEFT, "later": RIGHT}, lambda model: model.log_prob(SEEN)),
+    "evidence": (ChainMRF, CHAINS["evidence"], lambda model: model.log_partition()),
+    "tables": (ChainMRF, CHAINS["sizes"], lambda model: model.log_partition()),
+    "tree": (
+        TreeMRF,
+        {"edges": np.array(EDGES), **TREES["later"]},
+        lambda model: model.log_partition(),
+    ),
+    "hmm": (
+        KernelHMM,
+        {
+            "states": LEFT,
+            "symbols": RIGHT,
+            "targets": RIGHT[::-1],
+            "emitters": LEFT[::-1],
+            "start_embedding": RIGHT[0],
+        },
+        lambda model: model.score(SEEN),
+    ),
+    "start": (
+        KernelHMM,
+        {"states": LEFT, "symbols": RIGHT, "start_prob": np.array([0.5, 0.25, 0.25, 0.0])},
+        lambda model: model.score(SEEN),
+    ),
+    "segments": (
+        SemiMarkovChain,
+        {"embeddings": LEFT, "later": RIGHT, "durations": np.array([0.0, 1.0, -1.0])},
+        lambda model: model.log_partition(SEGMENTS),
+    ),
+}
+
+
+@pytest.mark.parametrize("feature_map", ["exact", "optimal"])
+@pytest.mark.parametrize("name", MODELS)
+def test_arrays_that_the_caller_changes_move_nothing_until_they_are_given_again(name, feature_map):
+    cls, params, value = MODELS[name]
+    model = cls(**copy.deepcopy(params), feature_map=MAPS[feature_map])
+    given, expected = held_arrays(model), value(model)
+    assert given.keys() == params.keys()
+    for array in given.values():
+        scale_in_place(array, 3)
+    for copied in (model, copy.copy(model), pickle.loads(pickle.dumps(model))):
+        assert value(copied) == expected
+    assert all(getattr(model, key) is array for key, array in given.items())
+    for key in given:
+        again = cls(**copy.deepcopy(params), feature_map=MAPS[feature_map])
+        buffer = held_arrays(again)[key]
+        assert value(again) == expected
+        if key in ("edges", "start_prob"):
+            buffer[...] = params[key][::-1].copy()
+        else:
+            scale_in_place(buffer, 2)
+        fresh = cls(**again.get_params(False))
+        assert value(again) == expected
+        # Given again, the same object counts as it is now.
+        assert value(again.set_params(**{key: buffer})) == value(fresh)
+
+
+@pytest.mark.parametrize("name", ["chain", "tree", "hmm"])
+def test_fit_begins_with_arrays_as_they_are_then(name):
+    cls, params, value = MODELS[name]
+    model = cls(**copy.deepcopy(params), max_iter=2, tol=0.0)
+    value(model)
+    for array in held_arrays(model).values():
+        if array is not model.get_params(False).get("edges"):
+            scale_in_place(array, 1.25)
+    paths = {"chain": [SEEN[:4]], "tree": [[1, 1, 0, 0, 2]], "hmm": SEEN}[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        other = clone(model).fit(paths)
+        model.fit(paths)
+    assert model.history_ == other.history_
+    expected = value(model)
+    for array in held_arrays(model).values():
+        scale_in_place(array, 3)
+    assert value(model) == expected
 
 
 def test_pickles_do_not_hold_what_is_made_anew():

@@ -34,6 +34,7 @@ from skrf import (
     KernelRegressionClassifier,
     KernelRegressor,
     KernelRegressorCV,
+    KernelSampler,
     OptimalPositiveRF,
     RFFSampler,
     _memory,
@@ -46,6 +47,8 @@ from skrf.attention import (
     exact_attention,
 )
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
+from skrf.attention import ApproxKernelAttention, GeneralizedMap
+from skrf.graphical import ChainMRF, KernelHMM, SemiMarkovChain, TreeMRF, _recursions
 from skrf.projections import Coupling
 
 HUGE = 2**40
@@ -306,6 +309,7 @@ def test_graphical_models_that_cannot_be_held_are_refused(small):
     chain = ChainMRF(X)
     assert np.isfinite(chain.log_partition(HUGE))
     exact = KernelHMM(states, states, feature_map="exact")
+    many = KernelHMM(states, X[:5, :2], feature_map=OptimalPositiveRF(8))
     for call, arguments, words in (
         (ChainMRF(X, **huge).log_partition, [5], [f"n_components={HUGE}"]),
         (TreeMRF([(0, 1)], X, **huge).log_partition, [], [f"n_components={HUGE}"]),
@@ -324,6 +328,14 @@ def test_graphical_models_that_cannot_be_held_are_refused(small):
         (chain.sample, [HUGE], [f"length={HUGE}"]),
         (chain.log_partition_gradient, [HUGE], [f"length={HUGE}"]),
         (KernelHMM.from_random, [HUGE, 5], [f"n_states={HUGE}", "n_symbols=5", "width=16"]),
+        # Distributions of many states.
+        (many.report, [HUGE], [f"n_states={HUGE}"]),
+        (many.predict_proba, [np.zeros(6000, int)], ["X with 6000 rows", "3000 states"]),
+        (
+            ChainMRF(states, states, feature_map=OptimalPositiveRF(8)).edge_marginals,
+            [3],
+            ["embeddings of 3000 and 3000 states", "137"],
+        ),
     ):
         with refused(*words):
             call(*arguments)
@@ -357,3 +369,32 @@ def test_states_of_local_attention_hold_no_more_than_there_are_positions(size):
     np.testing.assert_allclose(np.concatenate([first, second]), expected, atol=1e-12)
     assert sum(getattr(state, name).size for name in ("recent", "far", "bias", "scores")) < 40 * 9
     assert peak < 1e6
+def test_more_draws_than_can_be_held_are_refused():
+    evidence = np.zeros((6, 40))
+    chain, tree = ChainMRF(X), TreeMRF([(0, 1), (1, 2)], X)
+    models = [KernelHMM(X, X[:5], normalization=kind) for kind in ("local", "global")]
+    for call, options, words in (
+        (chain.sample, {"length": 5, "n": HUGE}, [f"n={HUGE}", "40 TiB"]),
+        (chain.sample, {"n": HUGE, "unary": [evidence, evidence]}, [f"n={HUGE}", "96 TiB"]),
+        (tree.sample, {"n": HUGE}, [f"n={HUGE}", "24 TiB"]),
+        (SemiMarkovChain(X, [0.0, 0.0]).sample, {"unary": evidence, "n": HUGE}, [f"n={HUGE}"]),
+        (models[0].sample, {"n_samples": HUGE}, [f"n_samples={HUGE}", "16 TiB"]),
+        (models[1].sample, {"n_samples": HUGE}, [f"n_samples={HUGE}", "336 TiB"]),
+        (models[0].sample, {"lengths": [HUGE, 3]}, [f"lengths that sum to {HUGE + 3}"]),
+        (models[0].set_params(n_init=HUGE).fit, {"X": Y}, [f"n_init={HUGE}"]),
+        (KernelSampler().fit(X).sample, {"q": X, "n_samples": HUGE}, [f"n_samples={HUGE}"]),
+    ):
+        with refused(*words):
+            call(**options)
+
+
+def test_draws_of_many_sequences_are_made_in_blocks_and_not_padded(monkeypatch):
+    monkeypatch.setattr(_recursions, "_BLOCK_ENTRIES", 2**12)
+    model = KernelHMM(X, X[:5])
+    model.sample(random_state=0)
+    tracemalloc.start()
+    states = model.sample(lengths=[1] * 20_000 + [500], random_state=0)[1]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert states.shape == (20_500,) and np.ptp(states) > 20
+    assert peak < 3e6  # distributions of all first states take 6 MB, paths of one length 80 MB

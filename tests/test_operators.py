@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from instances import KERNELS, MECHANISMS, make
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from skrf import DiscreteRF, HybridRF, KernelOperator, OptimalPositiveRF, RFFSampler
 
@@ -142,3 +142,17 @@ def test_what_makes_no_sense_is_refused():
             call(*arguments)
     with pytest.raises(NotFittedError):
         KernelOperator(OptimalPositiveRF(), X)
+
+
+def test_rows_that_the_caller_changes_move_nothing():
+    rows, keys = X.copy(), Y.copy()
+    for feature_map in (fitted(), FunctionTransformer().fit(X)):
+        for operator in (
+            KernelOperator(feature_map, rows),
+            KernelOperator(feature_map, rows, keys),
+        ):
+            expected = operator @ np.eye(operator.shape[1])
+            rows *= 2
+            keys *= 2
+            assert_array_equal(operator @ np.eye(operator.shape[1]), expected)
+            assert rows.flags.writeable and keys.flags.writeable

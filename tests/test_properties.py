@@ -19,7 +19,7 @@ from skrf import KernelRegressionClassifier, KernelRegressor
 from skrf.attention import ApproxKernelAttention, GeneralizedMap
 from skrf.features import as_feature_map, in_range
 from skrf.graphical import ChainMRF, KernelHMM
-from skrf.projections import Coupling
+from skrf.projections import Coupling, DenseProjection
 
 EPS = np.finfo(float).eps
 
@@ -78,6 +78,25 @@ class BrokenCoupling(Coupling):
 
     def draw(self, n_projections, n_features, rng):
         raise ValueError("cannot be drawn")
+
+
+class KeepingCoupling(Coupling):
+    """Draws what it holds."""
+
+    def __init__(self):
+        self.matrix = np.random.default_rng(0).normal(size=(24, 3))
+
+    def draw(self, n_projections, n_features, rng):
+        return DenseProjection(self.matrix[:n_projections])
+
+
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if accepts(name, "coupling")])
+def test_arrays_of_a_coupling_stay_those_of_the_caller(name):
+    coupling, X = KeepingCoupling(), rows(0)
+    fitted = make(name, n_components=16, random_state=0).set_params(coupling=coupling).fit(X)
+    expected = quiet(fitted.transform, X)
+    coupling.matrix *= 2
+    assert_array_equal(quiet(fitted.transform, X), expected)
 
 
 @generated

@@ -145,6 +145,14 @@ def test_float32_agrees_and_keys_are_copied():
     assert_allclose(single.log_partition(q), double.log_partition(q), rtol=1e-5)
     single.update(0, q[0])
     assert_array_equal(keys, given)
+    expected, new = double.log_partition(q), q[1].copy()
+    double.update(0, q[1]).update(0, given[0])
+    keys *= 2
+    assert_allclose(double.log_partition(q), expected, rtol=1e-12)
+    double.update(0, new)
+    expected, new[:] = double.log_partition(q), 9.0
+    double._build()
+    assert_allclose(double.log_partition(q), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from ..projections import (
     DenseProjection,
     Projection,
     coupling_of,
+    drawn,
 )
 
 
@@ -250,7 +251,7 @@ class GeneralizedMap(EstimatorBase):
         joint = coupling_of(self.coupling, _HELD_AS[self.projection])
         n_bytes = joint.n_bytes(self.n_components, self.n_features_in_)
         check_fits(n_bytes, components(self), "its projections")
-        return joint.draw(self.n_components, self.n_features_in_, rng)
+        return drawn(joint, self.n_components, self.n_features_in_, rng)
 
     def _check_functions(self):
         """Raise unless functions are a pair, and nothing else is given."""

@@ -193,7 +193,7 @@ class Coefficients:
         """Return rows tau."""
         if self.sampler is None:
             return rng.standard_normal((n_rows, n_features))
-        rows = np.asarray(self.sampler(n_rows, n_features, rng), dtype=np.float64)
+        rows = np.array(self.sampler(n_rows, n_features, rng), dtype=np.float64)
         if rows.shape != (n_rows, n_features) or not np.isfinite(rows).all():
             raise ValueError(
                 f"sampler must return finite rows of shape {(n_rows, n_features)}, got "

@@ -251,7 +251,8 @@ class BaseRandomFeatures(
         draft = draft_of(self)
         draft.n_features_in_ = len(statistics.queries.mean)
         sample = Sample(None, None, None, draw_seed(self.random_state))
-        return commit(self, draft._set(Fitted.to(self._as_spec(), statistics, sample)))
+        own = copy.deepcopy(statistics)  # those of a fit are read-only
+        return commit(self, draft._set(Fitted.to(self._as_spec(), own, sample)))
 
     def _passes(self, classes, scope):
         """Return the passes of a fit to batches, as `skrf._batches.run_passes` takes them."""

@@ -20,6 +20,7 @@ from ..projections import (
     Independent,
     Projection,
     coupling_of,
+    drawn,
 )
 from ._affine import Affine
 from ._map import FeatureMap
@@ -268,10 +269,10 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _draw(self, learned, seed):
         rng = rng_of(seed, OMEGA)
-        drawn = self._joint.draw(learned.n_projections, learned.n_features, rng)
-        draw = SimpleNamespace(projection=drawn)
-        if isinstance(drawn, DenseProjection):
-            draw.omega_ = drawn.dense()
+        projection = drawn(self._joint, learned.n_projections, learned.n_features, rng)
+        draw = SimpleNamespace(projection=projection)
+        if isinstance(projection, DenseProjection):
+            draw.omega_ = projection.dense()
         return draw
 
     def _affine(self, learned, *, keys=False):

@@ -13,8 +13,9 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.utils import gen_batches
 
+from .._memory import check_fits
 from .._sums import differences, finite, log_sum_exp
-from .._validation import check_integer, naming
+from .._validation import check_integer
 from ._potentials import draw_rows, largest_log
 
 _BLOCK = 2**22  # entries of a temporary array
@@ -160,6 +161,8 @@ class BeliefPropagation:
 
     def edge_marginals(self, child):
         """Return the joint distribution of a variable and its parent, (n_parent, n_child)."""
+        n, m = self.pairs[child].shape
+        check_fits(16 * n * m, f"embeddings of {n} and {m} states", "their joint distribution")
         _, rests, _ = self.downward(self._up)
         return softmax(rests[child][:, None] + self.pairs[child].matrix + self._up.beliefs[child])
 
@@ -183,9 +186,8 @@ class BeliefPropagation:
 
     def sample(self, n, rng):
         """Return draws, (n, n_variables)."""
-        with naming("n"):
-            states = np.empty((check_integer("n", n), len(self.unary)), dtype=int)
-        up = self._up
+        check_draws(n, len(self.unary))
+        states, up = np.empty((n, len(self.unary)), dtype=int), self._up
         widest = max(map(len, (*up.beliefs, *up.details.values())))
         for rows in gen_batches(n, max(1, _BLOCK // widest)):
             drawn = states[rows]
@@ -252,6 +254,11 @@ class BeliefPropagation:
             both = zip(counts, expected_pairs[pair], strict=True)
             of_pairs[pair] = [a - n * b for a, b in both]
         return of_states, of_pairs
+
+
+def check_draws(n, n_variables):
+    """Raise unless a number of draws of so many variables is an integer >= 1 that memory holds."""
+    check_fits(8 * check_integer("n", n) * n_variables, f"n={n!r}", "states")
 
 
 def distinct_pairs(left, right, m):

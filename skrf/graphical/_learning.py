@@ -1,10 +1,11 @@
 """Learning the embeddings of a hidden Markov model: gradients of its likelihood, and starts."""
 
+import math
 from functools import partial
 
 import numpy as np
 
-from .._validation import naming
+from .._memory import check_fits
 from ._batches import FreeArrays, Watch, climb
 from ._maximum_likelihood import maximize, unpacked
 from ._potentials import add_rows
@@ -49,8 +50,9 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback):
     starts, names, n_symbols = [free.arrays], ["fit"], sum(map(len, sequences))
     if n_init > 1:
         roots = [np.sqrt(np.mean(np.square(value))) for value in starts[0]]
-        with naming("n_init"):
-            draws = rng.normal(size=(n_init - 1, sum(value.size for value in starts[0])))
+        shape = n_init - 1, sum(value.size for value in starts[0])
+        check_fits(8 * math.prod(shape), f"n_init={n_init!r}", "other starts")
+        draws = rng.normal(size=shape)
         starts += [list(map(np.multiply, roots, unpacked(draw, starts[0]))) for draw in draws]
         names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
 

@@ -1,5 +1,6 @@
 """Gradient ascent on a log likelihood, and its warnings if it does not converge."""
 
+import copy
 import warnings
 from numbers import Integral, Real
 
@@ -9,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from .._estimator import EstimatorBase
 from .._progress import Progress
-from .._validation import Interval, check_integer, commit, snapshot
+from .._validation import Interval, check_integer, commit, draft_of, snapshot
 
 NOT_FINITE = (
     "stopped after {n_iter} iterations at a gradient that is not finite: begin with embeddings "
@@ -30,7 +31,8 @@ _STOPPED = 99  # status of the optimiser after a callback
 class MaximumLikelihood(EstimatorBase):
     """Estimators that learn by `maximize`.
 
-    A subclass has ``_given``, what its model depends on, and ``_make_model()``.
+    A subclass has ``_make_model()``, and what its model depends on: ``_arrays``, the names of
+    parameters that hold arrays, and ``_settings``, the values of the others.
     """
 
     _fitted = None  # a model, after `fit`
@@ -43,15 +45,41 @@ class MaximumLikelihood(EstimatorBase):
     # scikit-learn asks for every attribute, and some are tables that are computed when asked for.
     __dir__ = object.__dir__
 
+    def __setattr__(self, name, value):
+        # What is given again is copied again: the same object may hold something else now.
+        super().__setattr__(name, value)
+        if name in vars(self).get("_copies", ()):
+            self._copies = {other: of for other, of in self._copies.items() if other != name}
+
+    def _own(self, name):
+        """Return the copy of a parameter that was made when it was first used."""
+        if name not in vars(self).get("_copies", ()):
+            own = copy.deepcopy(getattr(self, name))
+            self._copies = {**vars(self).get("_copies", {}), name: own}
+        return self._copies[name]
+
     @property
     def _model(self):
-        """What was learned, or the model of the current parameters and array contents."""
+        """What was learned, or the model of the current parameters."""
         if self._fitted is not None:
             return self._fitted
-        given = snapshot(self._given)
-        if vars(self).get("_kept", (None, None))[0] != given:
-            self._kept = given, self._make_model()
-        return self._kept[1]
+        arrays, settings = [self._own(name) for name in self._arrays], snapshot(self._settings)
+        before, others, model = vars(self).get("_made", (arrays, None, None))
+        is_other = any(one is not other for one, other in zip(arrays, before, strict=True))
+        if is_other or settings != others:
+            model = self._make_model()
+            self._made = arrays, settings, model
+        return model
+
+    def _draft(self):
+        """Return an unfitted copy of the parameters as they are now, to fit."""
+        draft, copies = draft_of(self), vars(self).get("_copies", {})
+        draft._copies = {
+            name: own
+            for name, own in copies.items()
+            if snapshot(own) == snapshot(getattr(self, name))
+        }
+        return draft
 
     def _limits(self):
         """Check the parameters, and return those of `maximize`."""

@@ -143,10 +143,11 @@ class FieldModel(MaximumLikelihood):
     """
 
     def _make_model(self):
-        tables = {"embeddings": check_tables("embeddings", self.embeddings, self._n_variables)}
+        given, n_variables = self._own("embeddings"), self._n_variables
+        tables = {"embeddings": check_tables("embeddings", given, n_variables)}
         first = tables["embeddings"]
         if self.later is not None:
-            tables["later"] = check_tables("later", self.later, self._n_variables, like=first)
+            tables["later"] = check_tables("later", self._own("later"), n_variables, like=first)
         model = Model(tables)
         edges = self._edges(len(first)) or [(0, 0)]
         slots = dict.fromkeys(model.slots(i, j) for i, j in edges)
@@ -167,8 +168,13 @@ class FieldModel(MaximumLikelihood):
 
     def _unary_of(self, sizes):
         """Return log potentials of the states of every variable, learned ones if available."""
-        given = getattr(self, "unary_", self.unary)
+        given = self._evidence_given
         return [np.zeros(n) for n in sizes] if given is None else check_unary(given, sizes)
+
+    @property
+    def _evidence_given(self):
+        """The learned log potentials of states, or those of the parameter, or None."""
+        return self.unary_ if hasattr(self, "unary_") else self._own("unary")
 
     def _of_other_draws(self, function):
         """Return a function of the model with two other draws of the features, or None.
@@ -185,7 +191,7 @@ class FieldModel(MaximumLikelihood):
             feature_map = default_map() if self.feature_map is None else clone(self.feature_map)
             names = [name for name in feature_map.get_params() if name.endswith("random_state")]
             feature_map.set_params(**{name: seed - 2 * i for i, name in enumerate(names)})
-            other.feature_map, other.unary = feature_map, getattr(self, "unary_", self.unary)
+            other.feature_map, other.unary = feature_map, self._evidence_given
             other.embeddings, other.later = tables["embeddings"], tables.get("later")
             results.append(function(other))
         return tuple(results)
@@ -239,7 +245,7 @@ class FieldModel(MaximumLikelihood):
         limits = self._limits()
         if not isinstance(learn_unary, (bool, np.bool_)):
             raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
-        draft = draft_of(self)
+        draft = self._draft()
         first = draft._model
         unary = draft._belief_propagation(parts[0][0].shape[1]).unary if learn_unary else []
         # Forbidden states have no gradient: the value that is learned for them stays 0.

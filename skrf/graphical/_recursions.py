@@ -114,6 +114,10 @@ class Channel:
 
     def draw(self, left, rng):
         """Return a right state for every left one, drawn without forming a `Potential`."""
+        width = self.log_R.shape[1] if self.T is None else max(self.log_T.shape)
+        return _by_blocks(self._draw, left, width, rng)
+
+    def _draw(self, left, rng):
         feature = draw_rows(self.log_R[left], rng)
         return feature if self.T is None else draw_rows(self.log_T[feature], rng)
 
@@ -523,15 +527,27 @@ class Model:
 
     def sample(self, lengths, rng):
         """Return symbols and states of sequences, one after the other."""
-        order = np.argsort(-lengths, kind="stable")
-        paths = np.empty((len(lengths), lengths.max()), dtype=int)
+        ends = np.cumsum(lengths)
+        starts, states = ends - lengths, np.empty(ends[-1], dtype=int)
         if self.is_local:  # what follows a state does not matter
-            paths[:, 0] = draw_rows(np.tile(self.log_start, (len(lengths), 1)), rng)
+            states[starts] = _by_blocks(self._draw_start, starts, len(self.start), rng)
+            ordered = starts[np.argsort(-lengths, kind="stable")]
             for t in range(1, lengths.max()):
-                going = order[: np.count_nonzero(lengths > t)]
-                paths[going, t] = self.transition.draw(paths[going, t - 1], rng)
+                at = ordered[: np.count_nonzero(lengths > t)] + t
+                states[at] = self.transition.draw(states[at - 1], rng)
         else:
-            for i, length in enumerate(lengths):
-                paths[i, :length] = self.field(np.full(length, ANY)).sample(1, rng)[0]
-        states = np.concatenate([path[:n] for path, n in zip(paths, lengths, strict=True)])
+            for start, end in zip(starts, ends, strict=True):
+                states[start:end] = self.field(np.full(end - start, ANY)).sample(1, rng)[0]
         return self.emission.draw(states, rng), states
+
+    def _draw_start(self, starts, rng):
+        """Return a first state for every start of a sequence."""
+        return draw_rows(np.tile(self.log_start, (len(starts), 1)), rng)
+
+
+def _by_blocks(draw, given, width, rng):
+    """Return a draw for each of some states, of which each takes arrays of a given width."""
+    drawn = np.empty(len(given), dtype=int)
+    for rows in gen_batches(len(given), max(1, _BLOCK_ENTRIES // width)):
+        drawn[rows] = draw(given[rows], rng)
+    return drawn

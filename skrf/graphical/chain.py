@@ -9,7 +9,7 @@ import numpy as np
 from .._sums import log_sum_exp
 from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer, draft_of, naming
-from ._belief_propagation import ANY, BeliefPropagation, distinct_pairs
+from ._belief_propagation import ANY, BeliefPropagation, check_draws, distinct_pairs
 from ._error import ErrorReport, estimate, reported
 from ._evidence import Evidence, check_states, split, together, unary_of
 from ._model import FieldModel, added, shaped, stacked
@@ -115,7 +115,8 @@ class ChainMRF(FieldModel):
 
     # ---------------------------------------------------------------- the model
 
-    _given = property(attrgetter("embeddings", "later", "feature_map", "random_state"))
+    _arrays = "embeddings", "later"
+    _settings = property(attrgetter("feature_map", "random_state"))
     _n_variables = None
 
     def _edges(self, n_tables):
@@ -124,7 +125,7 @@ class ChainMRF(FieldModel):
     @property
     def _own_length(self):
         """The length that evidence or embeddings fix, or None."""
-        unary = getattr(self, "unary_", self.unary)
+        unary = self._evidence_given
         if unary is None:
             return self._table_length
         with naming("unary"):
@@ -392,7 +393,7 @@ class ChainMRF(FieldModel):
         right = [sigma * X for X in tables.get("later", tables["embeddings"])]
         sides = (left[0], right[0]) if len(left) == 1 else (left[:-1], right[1:])
         unary = None
-        if getattr(self, "unary_", self.unary) is not None:
+        if self._evidence_given is not None:
             unary = self._unary_of(self._model.sizes(length))
         bounds = estimate(*sides, length, unary=unary, n_products=n_products)
         size = length if self._own_length is not None else min(length, _REPORTED)
@@ -604,6 +605,7 @@ class ChainMRF(FieldModel):
             States, in the layout of the evidence.
         """
         evidence, rng = self._evidence(length, unary, lengths), as_generator(random_state)
+        check_draws(n, sum(map(len, evidence.chains)))
         paths = self._each(evidence, lambda field: field.sample(n, rng))
         return evidence.arranged(paths, axis=1)
 
@@ -734,7 +736,7 @@ class ChainMRF(FieldModel):
             If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
-        parts, _ = draft_of(self)._parts(paths, unary, lengths)
+        parts, _ = self._draft()._parts(paths, unary, lengths)
         if learn_unary:
             if unary is not None:
                 raise ValueError("learn_unary=True needs unary=None: evidence is not learned.")

@@ -35,7 +35,6 @@ _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of e
 _LARGEST = 1e130  # largest standard deviation of embeddings
 _ROUNDING = 1e-10  # of posteriors, relative, after the products of long sequences
 _TABLE_ENTRIES = 2**24  # limit on the size of transmat_ and emissionprob_
-_OF_MODEL = (*_ROLES, "start_prob", "feature_map", "normalization", "random_state")
 
 
 @dataclass(frozen=True)
@@ -182,8 +181,9 @@ class KernelHMM(MaximumLikelihood):
         "random_state": ["random_state"],
         **MaximumLikelihood._parameter_constraints,
     }
+    _arrays = (*_ROLES, "start_prob")
     # Not get_params, which reads the signature on each call: every filter step comes through here.
-    _given = property(attrgetter(*_OF_MODEL))
+    _settings = property(attrgetter("feature_map", "normalization", "random_state"))
 
     def __init__(
         self,
@@ -303,33 +303,33 @@ class KernelHMM(MaximumLikelihood):
         return np.dtype(np.float32 if types == {np.dtype(np.float32)} else np.float64)
 
     def _check_embeddings(self):
-        states = check_embeddings(self.states, "states")
+        states = self._checked("states")
         n, width = states.shape
-        symbols = None if self.symbols is None else self._copied("symbols", width)
+        symbols = None if self.symbols is None else self._checked("symbols", width)
         checked = {"states": states, "symbols": symbols}
         for name in ("targets", "emitters"):
-            checked[name] = states if getattr(self, name) is None else self._copied(name, width)
+            checked[name] = states if getattr(self, name) is None else self._checked(name, width)
             if len(checked[name]) != n:
                 raise ValueError(f"{name} has {len(checked[name])} rows; states has {n}.")
         checked["start_embedding"] = None
         if self.start_embedding is not None:
             if self.start_prob is not None:
                 raise ValueError("Pass start_embedding or start_prob, not both.")
-            start = np.atleast_2d(as_array("start_embedding", self.start_embedding, np.float64))
+            start = as_array("start_embedding", self._own("start_embedding"), np.float64)
+            start = np.atleast_2d(start)
             checked["start_embedding"] = check_embeddings(start, "start_embedding", width)
             if len(start) != 1:
                 raise ValueError(f"start_embedding must have shape {(width,)}, got {start.shape}.")
         return checked
 
-    def _copied(self, name, width):
-        # A copy, so that sharing between roles depends neither on array types nor on `clone`.
-        return check_embeddings(getattr(self, name), name, width).copy()
+    def _checked(self, name, width=None):
+        return check_embeddings(self._own(name), name, width)
 
     def _start_prob(self, embeddings):
         n = len(embeddings["states"])
         if self.start_prob is None:
             return np.full(n, 1 / n) if self.normalization == "local" else np.ones(n)
-        start = as_array("start_prob", self.start_prob, np.float64)
+        start = as_array("start_prob", self._own("start_prob"), np.float64)
         if start.shape != (n,) or not (start >= 0).all() or not np.isclose(start.sum(), 1):
             raise ValueError(
                 f"start_prob must hold {n} probabilities >= 0 that sum to 1, got shape "
@@ -549,7 +549,11 @@ class KernelHMM(MaximumLikelihood):
         if filtered:
             self._check_local("filtered=True")
         (model, sequences), start = self._sequences(X, lengths, log_likelihood), 0
-        out = np.empty((sum(map(len, sequences)), len(model.start)), dtype=model.dtype)
+        shape = sum(map(len, sequences)), len(model.start)
+        name = "X" if log_likelihood is None else "log_likelihood"
+        n_bytes = math.prod(shape) * model.dtype.itemsize
+        check_fits(n_bytes, f"{name} with {shape[0]} rows", f"posteriors of {shape[1]} states")
+        out = np.empty(shape, dtype=model.dtype)
         for sequence in sequences:
             for t, posterior, *_ in (model.past if filtered else model.posteriors)(sequence):
                 out[start + t] = posterior
@@ -738,10 +742,16 @@ class KernelHMM(MaximumLikelihood):
         """
         model, rng = self._model, as_generator(random_state)
         _check_known(model, "sample")
-        given = check_integer("n_samples", n_samples) if lengths is None else lengths
-        with naming("n_samples" if lengths is None else "lengths"):
-            wanted = check_lengths(np.atleast_1d(given))
-            symbols, states = model.sample(wanted, rng)
+        if lengths is None:
+            wanted, asked = [check_integer("n_samples", n_samples)], f"n_samples={n_samples!r}"
+        else:
+            wanted = check_lengths(np.atleast_1d(lengths)).tolist()
+            asked = f"lengths that sum to {sum(wanted)}"
+        n_bytes = 16 * sum(wanted)
+        if not model.is_local:  # whose paths are drawn given all that may follow
+            n_bytes += 8 * max(wanted) * len(model.start)
+        check_fits(n_bytes, asked, "states and symbols")
+        symbols, states = model.sample(np.array(wanted), rng)
         return symbols[:, None], states
 
     def report(
@@ -765,8 +775,10 @@ class KernelHMM(MaximumLikelihood):
         model = self._model
         rows = as_generator(random_state).permutation(len(model.start))
         rows = np.sort(rows[: check_integer("n_states", n_states)])
-        errors = {}
-        channels = {"transition": model.transition, "emission": model.emission}
+        channels, errors = {"transition": model.transition, "emission": model.emission}, {}
+        symbols = model.embeddings["symbols"]
+        most = max(len(model.start), 0 if symbols is None else len(symbols))
+        check_fits(24 * len(rows) * most, f"n_states={n_states!r}", "their distributions")
         for name, channel in channels.items():
             if channel is None:
                 continue
@@ -857,7 +869,8 @@ class KernelHMM(MaximumLikelihood):
                 "takes it into account."
             )
         goes_on = self.warm_start and self._fitted is not None
-        draft, first = draft_of(self), self._fitted if goes_on else draft_of(self)._model
+        draft = self._draft()
+        first = self._fitted if goes_on else self._draft()._model
         rng = as_generator(draw_seed(self.random_state))
         validation = _check_validation(first, validation)
         if log_likelihood is not None and not isinstance(validation, float | None):

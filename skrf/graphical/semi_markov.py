@@ -5,12 +5,15 @@ from typing import Literal
 
 import numpy as np
 
+from .._memory import check_fits
 from .._sums import log_sum_exp
 from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer
 from ._evidence import Evidence
 from ._model import FieldModel
 from ._potentials import as_array, as_generator, draw_rows, largest_log
+
+_BYTES = 128  # of an array of one segment
 
 
 class SemiMarkovChain(FieldModel):
@@ -77,7 +80,8 @@ class SemiMarkovChain(FieldModel):
         self.feature_map = feature_map
         self.random_state = random_state
 
-    _given = property(attrgetter("embeddings", "later", "feature_map", "random_state"))
+    _arrays = "embeddings", "later"
+    _settings = property(attrgetter("feature_map", "random_state"))
     _n_variables = 1
     _pair = property(lambda self: self._model.pair(0, 1))
 
@@ -90,7 +94,7 @@ class SemiMarkovChain(FieldModel):
         if evidence.layout != "one":
             raise ValueError("unary must be that of one chain, of shape (length, n).")
         (rows,) = evidence.checked(lambda length: [n_states] * length).chains
-        durations = np.atleast_2d(as_array("durations", self.durations, np.float64))
+        durations = np.atleast_2d(as_array("durations", self._own("durations"), np.float64))
         is_shaped = durations.ndim == 2 and len(durations) in (1, n_states) and durations.size
         if not is_shaped or not (durations < np.inf).all():
             raise ValueError(
@@ -217,10 +221,11 @@ class SemiMarkovChain(FieldModel):
             States and durations.
         """
         lattice, rng, turned = self._lattice(unary), as_generator(random_state), self._pair.turned
+        check_fits(_BYTES * check_integer("n", n), f"n={n!r}", "segmentations")
         ending, starts, features = lattice.forward()
         lattice.total(ending)
         draws = []
-        for _ in range(check_integer("n", n)):
+        for _ in range(n):
             end, segments = lattice.length, []
             state = int(draw_rows(ending[-1][None], rng)[0])
             while end:

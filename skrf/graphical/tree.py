@@ -8,7 +8,7 @@ import numpy as np
 
 from .._memory import check_fits
 from .._typing import Array, RandomState, Transformer
-from .._validation import check_integer, draft_of, naming
+from .._validation import check_integer, naming
 from ._error import ErrorReport, estimate_tree, reported
 from ._evidence import check_states
 from ._model import FieldModel
@@ -117,20 +117,22 @@ class TreeMRF(FieldModel):
 
     # ---------------------------------------------------------------- the model
 
-    _given = property(attrgetter("edges", "embeddings", "later", "feature_map", "random_state"))
+    _arrays = "edges", "embeddings", "later"
+    _settings = property(attrgetter("feature_map", "random_state"))
 
     @property
     def _n_variables(self):
         with naming("embeddings"):  # a single array may come in a list
-            return 1 if len(self.embeddings) == 1 and len(_checked(self.edges)) == 0 else None
+            is_one = len(self._own("embeddings")) == 1
+        return 1 if is_one and len(_checked(self._own("edges"))) == 0 else None
 
     def _edges(self, n_tables):
-        return _checked(self.edges, n_tables if n_tables > 1 else None).tolist()
+        return _checked(self._own("edges"), n_tables if n_tables > 1 else None).tolist()
 
     @property
     def _size(self):
         """Number of variables."""
-        of, unary = self._model.tables["embeddings"], getattr(self, "unary_", self.unary)
+        of, unary = self._model.tables["embeddings"], self._evidence_given
         if len(of) > 1:
             return len(of)
         if unary is not None:
@@ -139,13 +141,13 @@ class TreeMRF(FieldModel):
             if n_given == 0:
                 raise ValueError("unary must hold the log potentials of at least one variable.")
             return n_given
-        n_variables = int(_checked(self.edges).max(initial=0)) + 1
+        n_variables = int(_checked(self._own("edges")).max(initial=0)) + 1
         check_fits(100 * n_variables, f"edges of {n_variables} variables", "messages")
         return n_variables
 
     def _belief_propagation(self, _=None, unary=None):
         model, n_variables = self._model, self._size
-        parents = _rooted(self.edges, n_variables)
+        parents = _rooted(self._own("edges"), n_variables)
         unary = self._unary_of(model.sizes(n_variables)) if unary is None else unary
         return model.field(parents, unary, set(map(tuple, self._edges(n_variables))))
 
@@ -376,7 +378,7 @@ class TreeMRF(FieldModel):
             If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
-        states = np.atleast_2d(draft_of(self)._check_states(assignments))
+        states = np.atleast_2d(self._draft()._check_states(assignments))
         return self._fit([(states, None)], learn_unary)
 
 

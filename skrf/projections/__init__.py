@@ -1,5 +1,6 @@
 """How projections are drawn: couplings of Gaussian rows, and the matrices that they produce."""
 
+import copy
 from typing import Literal, TypeAlias
 
 from .base import Coupling, DenseProjection, Projection
@@ -52,6 +53,13 @@ def coupling_of(coupling, projection="dense"):
     return allowed[coupling]
 
 
+def drawn(coupling, n_projections, n_features, rng):
+    """Return a projection that a coupling draws; a user's coupling may keep what it returns."""
+    projection = coupling.draw(n_projections, n_features, rng)
+    is_own = type(coupling).__module__.startswith(f"{__name__}.")
+    return projection if is_own else copy.deepcopy(projection)
+
+
 __all__ = [
     "COUPLINGS",
     "PROJECTIONS",
@@ -67,5 +75,6 @@ __all__ = [
     "SimplexPlus",
     "Sobol",
     "coupling_of",
+    "drawn",
     "haar_rows",
 ]
