@@ -18,7 +18,7 @@ from sklearn.frozen import FrozenEstimator
 from skrf import KernelRegressionClassifier, KernelRegressor
 from skrf.attention import ApproxKernelAttention, GeneralizedMap
 from skrf.features import as_feature_map, in_range
-from skrf.graphical import ChainMRF, KernelHMM
+from skrf.graphical import ChainMRF
 from skrf.projections import Coupling, DenseProjection
 
 EPS = np.finfo(float).eps
@@ -545,14 +545,9 @@ def test_half_fitted_models_are_those_of_their_good_batches(kind, steps, seed):
 # ------------------------------------------------------------------ graphical models
 
 
-def test_graphical_models_see_the_arrays_as_they_are():
-    E, symbols = rows(0, 10) / 2, np.arange(12) % 4
-    chain = ChainMRF(E, feature_map=make("OptimalPositiveRF", n_components=16), random_state=0)
-    model = KernelHMM(E, E[:4], feature_map=make("PositiveRF", n_components=16), random_state=0)
-    before = chain.log_partition(9), model.score(symbols)
-    E *= 1.5
-    after = chain.log_partition(9), model.score(symbols)
-    assert after[0] == clone(chain).log_partition(9) != before[0]
-    assert after[1] == clone(model).score(symbols) != before[1]
+def test_graphical_models_see_the_parameters_of_their_map_as_they_are():
+    chain = ChainMRF(rows(0, 10), feature_map=make("OptimalPositiveRF", n_components=16))
+    chain.set_params(random_state=0)
+    before = chain.log_partition(9)
     chain.set_params(feature_map__n_components=8)
-    assert chain.log_partition(9) == clone(chain).log_partition(9) != after[0]
+    assert chain.log_partition(9) == clone(chain).log_partition(9) != before
