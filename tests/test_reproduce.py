@@ -1,6 +1,8 @@
 """The scripts that reproduce the papers: their cache, their verdicts and their core functions."""
 
+import gzip
 import importlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +60,40 @@ def test_moments_leave_equal_rows_out(script):
     assert n == 12
     assert squares >= total**2 / n
     assert total / n <= log_sum - np.log(n)
+
+
+def test_images_are_resized_in_three_ways(script, tmp_path, monkeypatch):
+    study = script("log_variance")
+    ramp = np.add.outer(np.arange(28), 2 * np.arange(28)).astype(np.uint8)
+    header = np.array([2051, 3, 28, 28], ">i4").tobytes()
+    path = tmp_path / f"mnist-{study.IMAGES}"
+    path.write_bytes(gzip.compress(header + np.stack([ramp] * 3).tobytes()))
+    monkeypatch.setattr(study, "FOLDER", str(tmp_path))
+    index = np.arange(8) * 7 // 2
+    halves = ramp.repeat(2, axis=0).repeat(2, axis=1).reshape(8, 7, 8, 7)
+    for resizing, expected in (
+        ("index", ramp[np.ix_(index, index)]),
+        ("bilinear", 3.5 * np.add.outer(np.arange(8), 2 * np.arange(8)) + 3 * 1.25),
+        ("area", halves.mean(axis=(1, 3))),
+    ):
+        X, Y = study.mnist(1, 2.0, 0, resizing)
+        assert_allclose(X, 2 * expected.reshape(1, -1) / 255)
+        assert_allclose(Y, X)
+    path.write_bytes(gzip.compress(b"something else" * 9))
+    study.read_images.cache_clear()
+    with pytest.raises(ValueError, match="holds no images"):
+        study.mnist(1, 2.0, 0)
+
+
+@pytest.mark.skipif("SKRF_MNIST_DIR" not in os.environ, reason="SKRF_MNIST_DIR is not set")
+def test_gains_on_mnist_depend_on_how_it_was_resized(script):
+    study = script("log_variance")
+    head, _, *rows = study.gains_of_resizings(96, 1)
+    assert head[1:] == ("optimal positive", "geometric+", "generalized", "trigonometric")
+    gains = {name: [float(value) for value in values] for name, *values in rows}
+    assert gains["index"] == [7.1, 8.2, 12.8, 12.8]
+    assert gains["bilinear"][0] == 6.0 and gains["area"][0] == 4.2
+    assert "MNIST" in study.regimes_at_hand() and "digits" not in study.regimes_at_hand()
 
 
 def test_accuracy_is_read_off_at_the_published_share(script):
