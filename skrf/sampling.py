@@ -169,7 +169,7 @@ class KernelSampler(EstimatorBase):
         """Return log weights of the features of queries, which include those of the keys' scale."""
         check_is_fitted(self, "n_keys_")
         queries = np.atleast_2d(q) if np.ndim(q) == 1 else q
-        logs = self._logs(0, "q", self._checked("q", queries))
+        logs = self._logs(0, "q", to_host(self._checked("q", queries)))
         return logs + self._top, np.ndim(q) == 1
 
     def log_partition(self, q: Array) -> np.ndarray | float:

@@ -142,8 +142,12 @@ SEQUENCES = ([], "a", 5.0, [0, 1.5], [True], [-1], [7], [[0, 1], [1]], np.ma.arr
 TABLES_REFUSED = (
     "a", 5, [], [[]], [1.0, 2.0], [[1, 2], [3]], {}, np.ma.array(TABLE), TABLE * np.nan,
     TABLE * np.inf, TABLE + 1j, TABLE * 1e160, np.full((5, 3), "a"), TABLE[None], TABLE[:0],
+    TABLE.astype(int).astype("M8[D]"), TABLE.astype(int).astype("m8[s]").tolist(),
 )  # fmt: skip
-SHARES = ("a", 5, [], [[]], [0.5], [np.nan] * 5, ["a"] * 5, np.ma.array(PRIOR), PRIOR + 1j, {})
+SHARES = (
+    "a", 5, [], [[]], [0.5], [np.nan] * 5, ["a"] * 5, np.ma.array(PRIOR), PRIOR + 1j, {},
+    PRIOR.astype(int).astype("m8[s]"),
+)  # fmt: skip
 SEEDS = ("a", -1, 1.5, [], {}, np.random.default_rng(0))
 
 

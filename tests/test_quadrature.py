@@ -106,6 +106,14 @@ def test_the_bound_is_its_formula():
     assert_allclose(periods, np.array([6.0, 4.0]) + (periods[0] - 6), rtol=1e-9)
 
 
+def test_sparse_rows_may_hold_nothing():
+    X = box_of(2, 3)
+    features, empty = QuadratureFourierFeatures(9).fit(X), np.zeros((4, 2))
+    for rows in (sp.csr_array(empty), sp.csr_array((4, 2))):
+        assert_array_equal(features.transform(rows), features.transform(empty))
+        assert_array_equal(features.exact_kernel(rows, X), features.exact_kernel(empty, X))
+
+
 def test_no_bound_exceeds_the_largest_error_that_there_is():
     """The images of the kernel add up to 25 where frequencies are this few."""
     features = QuadratureFourierFeatures(3, sigma=1.0, margin=9.0).fit(box_of(3, 30))

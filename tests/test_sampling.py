@@ -1,5 +1,6 @@
 """Keys that are drawn in proportion to their kernel with a query, against the dense softmax."""
 
+import array_api_strict
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -134,6 +135,17 @@ def test_a_new_key_may_come_as_a_table_or_sparse():
     sparse = KernelSampler(random_state=0).fit(sp.csr_array(table.to_numpy()))
     sparse.update(0, sp.csr_array(table.to_numpy()[[1]]))
     assert_array_equal(sparse._keys[0], sparse._keys[1])
+
+
+def test_rows_of_other_libraries_are_brought_to_the_host():
+    keys, q = RNG.normal(size=(90, 4)), RNG.normal(size=(2, 4))
+    sampler = KernelSampler(random_state=0).fit(array_api_strict.asarray(keys))
+    for rows in (q, q[0]):
+        given, seeds = array_api_strict.asarray(rows), {"random_state": 0}
+        assert_allclose(sampler.log_partition(given), sampler.log_partition(rows))
+        drawn = sampler.sample(given, 5, **seeds)
+        assert_array_equal(drawn, sampler.sample(rows, 5, **seeds))
+        assert_allclose(sampler.log_prob(given, drawn), sampler.log_prob(rows, drawn))
 
 
 def test_float32_agrees_and_keys_are_copied():

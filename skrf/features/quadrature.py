@@ -185,7 +185,8 @@ class LatticeMap(FeatureMap):
 
     def exponent_bound(self, X):
         """Return 0, or NaN for rows that are not finite."""
-        return 0.0 * largest_entry(X.data if sp.issparse(X) else X) if math.prod(X.shape) else 0.0
+        entries = X.data if sp.issparse(X) else X
+        return 0.0 * largest_entry(entries) if math.prod(entries.shape) else 0.0
 
 
 @document

@@ -273,6 +273,8 @@ def as_array(name, value, dtype=None):
     with naming(name):
         if dtype is None:
             return np.asarray(value)
+        if np.asarray(value).dtype.kind in "mM":
+            raise TypeError("dates and times are not numbers.")
         return check_array(
             value,
             dtype=dtype,
