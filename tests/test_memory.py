@@ -46,8 +46,6 @@ from skrf.attention import (
     ToeplitzMask,
     exact_attention,
 )
-from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
-from skrf.attention import ApproxKernelAttention, GeneralizedMap
 from skrf.graphical import ChainMRF, KernelHMM, SemiMarkovChain, TreeMRF, _recursions
 from skrf.projections import Coupling
 
@@ -369,6 +367,8 @@ def test_states_of_local_attention_hold_no_more_than_there_are_positions(size):
     np.testing.assert_allclose(np.concatenate([first, second]), expected, atol=1e-12)
     assert sum(getattr(state, name).size for name in ("recent", "far", "bias", "scores")) < 40 * 9
     assert peak < 1e6
+
+
 def test_more_draws_than_can_be_held_are_refused():
     evidence = np.zeros((6, 40))
     chain, tree = ChainMRF(X), TreeMRF([(0, 1), (1, 2)], X)
