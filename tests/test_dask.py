@@ -298,7 +298,7 @@ class KillAtFirstPartial(distributed.diagnostics.plugin.SchedulerPlugin):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
 def test_a_killed_worker_changes_no_bit(client):
-    rows = da.random.default_rng(0).normal(size=(40_000, 3), chunks=(1_000, 3))
+    rows = da.random.default_rng(0).normal(size=(12_000, 3), chunks=(500, 3))
     targets = (rows[:, 0] + rows[:, 1] > 0).astype(int)
     model = KernelRegressionClassifier(OptimalPositiveRF(64, sigma="scale", random_state=0))
     undisturbed = skrf.dask.fit(model, rows, targets)
@@ -310,9 +310,9 @@ def test_a_killed_worker_changes_no_bit(client):
     disturbed = skrf.dask.fit(model, rows, targets)
     client.cluster.sync(_remove, scheduler, plugin)
     assert plugin.killed in pids.values()
-    assert plugin.n_done > 40  # of 40 chunks: some were summed again
+    assert plugin.n_done > 24  # of 24 chunks: some were summed again
     assert_same_bits(disturbed, undisturbed)
-    assert disturbed.class_count_.sum() == 40_000
+    assert disturbed.class_count_.sum() == 12_000
     client.wait_for_workers(2, timeout=20)
 
 
