@@ -95,13 +95,13 @@ def test_coefficients_of_a_user_are_the_weights_of_the_bases(given, named):
     params = {"coupling": "iid", "sigma": 0.5, "n_coefficients": 3}
     hybrid = HybridRF(120, coefficients=given, **params, random_state=0).fit(X)
     if named is not None:
-        other = HybridRF(120, **named, **params, random_state=0).fit(X)
+        of_name = HybridRF(120, **named, **params, random_state=0).fit(X)
         m = hybrid.omega_.shape[0]
         # The same number of projections, whose columns differ.
         sized = next(
             sized
             for n_components in range(20, 400)
-            if (sized := other.set_params(n_components=n_components).fit(X)).omega_.shape[0] == m
+            if (sized := of_name.set_params(n_components=n_components).fit(X)).omega_.shape[0] == m
         )
     for seed in range(5):
         drawn = hybrid.redraw(seed)
@@ -115,8 +115,10 @@ def test_coefficients_of_a_user_are_the_weights_of_the_bases(given, named):
             expected += weight * sign * np.exp(logs)
         assert_allclose(estimate, expected, rtol=1e-9, atol=1e-11)
         if named is not None:
-            expected = sized.redraw(seed).approximate_kernel(X[:7], Y[:8])
+            other = sized.redraw(seed)
+            expected = other.approximate_kernel(X[:7], Y[:8])
             assert_allclose(estimate, expected, rtol=1e-9, atol=1e-11)
+            assert_allclose(taus, other._fitted.queries.taus.dense().reshape(3, -1))
     with pytest.raises(NotImplementedError, match="Coefficients of a user. theory.compare"):
         hybrid.kernel_variance(X)
     assert_allclose(clone(hybrid).fit(X).transform(X), hybrid.redraw(0).transform(X))
