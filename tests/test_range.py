@@ -157,11 +157,16 @@ def says_what_is_wrong(call, *arguments, **options):
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_extreme_numbers_are_served_warned_of_or_refused_by_name(name):
-    """Every case in float64, under each kernel in turn; in float32 under the other one."""
+    """Every case in float64, under each kernel in turn; in float32 under the other one.
+
+    Variants of a map take every third case.
+    """
     options = {"n_components": 24, "random_state": 0}
     options |= {"coupling": "iid"} if accepts(name, "coupling") else {}
-    plain = extreme_rows(0, "all", np.float64)
+    plain, place = extreme_rows(0, "all", np.float64), list(MECHANISMS).index(name)
     for case, (sigma, power, which) in enumerate(EXTREMES):
+        if "-" in name and (case + place) % 3:
+            continue
         for dtype in (np.float64, np.float32):
             if dtype is np.float32 and power > 37:
                 continue
@@ -171,14 +176,18 @@ def test_extreme_numbers_are_served_warned_of_or_refused_by_name(name):
             fits = [says_what_is_wrong(unfitted.fit, rows)]
             other = says_what_is_wrong(clone(unfitted).fit, plain)
             if other is not None:
-                fits += [other, says_what_is_wrong(other._adapted, rows)]
+                fits += [other]
+                adapted = says_what_is_wrong(other._adapted, rows)
+                if adapted is not None:
+                    says_what_is_wrong(adapted.transform, rows)
             for fitted in filter(None, fits):
                 says_what_is_wrong(fitted.transform, rows)
                 says_what_is_wrong(fitted.approximate_kernel, rows, plain)
                 says_what_is_wrong(fitted.exact_kernel, rows, plain)
                 if name != "SimplexRFPlus":
-                    says_what_is_wrong(fitted.kernel_variance, rows, plain)
-                    says_what_is_wrong(fitted.kernel_variance, rows, plain, log=True)
+                    variance = says_what_is_wrong(fitted.kernel_variance, rows, plain)
+                    if variance is None or not np.isfinite(variance).all():
+                        says_what_is_wrong(fitted.kernel_variance, rows, plain, log=True)
 
 
 def test_rows_that_sigma_makes_too_large_are_refused_at_fit():
