@@ -29,8 +29,19 @@ def draw(name, m=M, d=D, seed=0):
 
 @pytest.fixture(scope="module")
 def draws():
-    """DRAWS matrices of every coupling, shape (DRAWS, M, D)."""
-    return {name: np.stack([draw(name, seed=s) for s in range(DRAWS)]) for name in COUPLINGS}
+    """DRAWS matrices of every coupling, shape (DRAWS, M, D).
+
+    Whole blocks are drawn together: they are those that would be drawn apart, as is seen below.
+    """
+
+    def of_seeds(name, m):
+        return np.stack([draw(name, m, seed=s) for s in range(DRAWS)])
+
+    def of_blocks(name):
+        whole = draw(name, 2 * D * DRAWS, seed=DRAWS).reshape(DRAWS, 2 * D, D)
+        return np.concatenate([whole, of_seeds(name, M - 2 * D)], axis=1)
+
+    return {name: of_blocks(name) if name in BLOCKED else of_seeds(name, M) for name in COUPLINGS}
 
 
 def assert_mean(values, expected):
