@@ -193,16 +193,13 @@ def test_samples_come_from_the_model(case):
     else:
         name, normalization = case.split()
         model = hmm(name, "given", normalization=normalization)
-    rng = np.random.RandomState(0)
-    draws = []
-    for _ in range(3000):
-        symbols, states = model.sample(2, random_state=rng)
-        draws.append([*states, *symbols[:, 0]])
+    symbols, states = model.sample(lengths=[2] * 3000, random_state=0)
+    draws = np.hstack([states.reshape(-1, 2), symbols.reshape(-1, 2)])
     n_symbols = len(model.symbols)
     shares = np.empty((5, 5, n_symbols, n_symbols))
     for x in itertools.product(range(n_symbols), repeat=2):
         shares[:, :, x[0], x[1]] = np.exp(Reference(model).log_weights(x))
-    assert_drawn_from(np.array(draws), shares / shares.sum())
+    assert_drawn_from(draws, shares / shares.sum())
 
 
 @pytest.mark.parametrize("normalization", NORMS)
@@ -525,7 +522,7 @@ def test_global_models_of_states_that_meet_themselves_are_corrected(name, start)
     few = hmm(start=start, **given)
     assert_agrees(few, MISSING)
     truth = Reference(few.set_params(symbols=SYMBOLS[:1]))
-    drawn = few.sample(3 * 4000, lengths=[3] * 4000, random_state=0)[1].reshape(-1, 3)
+    drawn = few.sample(lengths=[3] * 4000, random_state=0)[1].reshape(-1, 3)
     assert_drawn_from(drawn, joint(truth.log_weights(np.zeros(3, int)))[0])
     states = 0.7 * np.random.default_rng(0).normal(size=(60, 3))
     states[40:] = states[:20] + 0.01  # near copies

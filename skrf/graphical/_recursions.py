@@ -536,8 +536,12 @@ class Model:
                 at = ordered[: np.count_nonzero(lengths > t)] + t
                 states[at] = self.transition.draw(states[at - 1], rng)
         else:
-            for start, end in zip(starts, ends, strict=True):
-                states[start:end] = self.field(np.full(end - start, ANY)).sample(1, rng)[0]
+            for length in np.unique(lengths):  # one sweep for many of a length
+                alike, field = starts[lengths == length], self.field(np.full(length, ANY))
+                size = max(1, _BLOCK_ENTRIES // max(length, len(self.start)))
+                for some in gen_batches(len(alike), size):
+                    drawn = field.sample(len(alike[some]), rng)
+                    states[alike[some][:, None] + np.arange(length)] = drawn
         return self.emission.draw(states, rng), states
 
     def _draw_start(self, starts, rng):
