@@ -38,8 +38,8 @@ def clusters(keys, n):
     return ((keys[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
 
 
-def by_definition(q, k, v, operator, known=None, rate=0.0):
-    """Attention of one head: what each query sees, one key at a time, and its decay."""
+def by_definition(q, k, v, operator, known=None, rate=0.0, rows=None):
+    """Attention of one head: what some queries see, one key at a time, and its decay."""
     sizes, n = operator._sizes(), len(q)
     q = q / np.sqrt(q.shape[1])
     causal = sizes.causal
@@ -54,8 +54,9 @@ def by_definition(q, k, v, operator, known=None, rate=0.0):
     order = (k * mean + variance * (k - key_mean) ** 2 / 2) @ (1 / (1 + variance * key_variance))
     order = np.where(causal & (np.arange(n) < 4), np.inf, order + rate * np.arange(n))
     labels = np.zeros(n, int) if causal else clusters(k, sizes.n_summaries)
-    out = np.empty((n, v.shape[1]))
-    for i in range(n):
+    rows = np.arange(n) if rows is None else rows
+    out = np.empty((len(rows), v.shape[1]))
+    for row, i in enumerate(rows):
         start = i - i % sizes.block
         if causal:
             low, high = (0 if start < sizes.units else start - sizes.window), i + 1
@@ -78,7 +79,7 @@ def by_definition(q, k, v, operator, known=None, rate=0.0):
                 tangent = logsumexp(scores[own]) + (q[i] - mean) @ (weights @ k[own])
                 logs.append(tangent - rate * i)
                 values.append(weights @ v[own])
-        out[i] = softmax(logs) @ np.array(values)
+        out[row] = softmax(logs) @ np.array(values)
     return out
 
 
@@ -88,9 +89,12 @@ def test_is_its_definition(causal, n):
     q, k, v = inputs(n)
     operator = small(causal)
     out = operator(q, k, v)
+    rows = np.arange(n)
+    if n == 1100:  # the ends, and where 64 blocks of 8 that are computed at once meet the next
+        rows = np.r_[0:12, 504:520, 1016:1032, 1084:1100]
     for b, h in np.ndindex(2, 2):
-        expected = by_definition(q[b, h], k[b, h], v[b, h], operator)
-        assert_allclose(out[b, h], expected, rtol=0, atol=1e-12)
+        expected = by_definition(q[b, h], k[b, h], v[b, h], operator, rows=rows)
+        assert_allclose(out[b, h][rows], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.02, 30.0, [0.3, 0.001]])
