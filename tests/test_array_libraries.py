@@ -5,7 +5,8 @@ compared with the NumPy path's own, or with finite differences (torch.autograd.g
 """
 
 import math
-from functools import partial
+from functools import cache, partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -54,26 +55,35 @@ def mechanism(name, params):
 # ------------------------------------------------------------------ mechanisms
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_feature_maps(library, dtype):
-    rows, keys = X.astype(dtype), Y.astype(dtype)
-    arrays, others = library.array(rows), library.array(keys)
+@cache
+def maps_of_numpy(dtype):
+    """Return each map, unfitted, with the results of its methods and their numbers of inputs."""
+    rows, keys, results = X.astype(dtype), Y.astype(dtype), []
     for name, params in EVERY_MAP:
-        ours = mechanism(name, params).fit(rows, keys=keys)
-        theirs = mechanism(name, params).fit(arrays, keys=others)
+        feature_map = mechanism(name, params)
+        fitted = clone(feature_map).fit(rows, keys=keys)
         calls = {"transform": 1, "transform_keys": 1, "exact_kernel": 2, "approximate_kernel": 2}
         if params.get("projection") != "hadamard" and name != "SimplexRFPlus":
             calls |= {"kernel_variance": 2}
-        calls |= {"log_transform": 1, "log_transform_keys": 1} if ours.is_positive else {}
+        calls |= {"log_transform": 1, "log_transform_keys": 1} if fitted.is_positive else {}
+        expected = {call: getattr(fitted, call)(*(rows, keys)[:n]) for call, n in calls.items()}
+        results.append((name, params, feature_map, calls, expected))
+    return results
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_feature_maps(library, dtype):
+    arrays = [library.array(values.astype(dtype)) for values in (X, Y)]
+    for name, params, feature_map, calls, expected in maps_of_numpy(dtype):
+        fitted = clone(feature_map).fit(arrays[0], keys=arrays[1])
         tolerance = TOLERANCE[dtype]
         if dtype == "float32" and params.get("kernel") in SPECTRA:
             # Frequencies with heavy tails: the libraries round angles of some thousands otherwise.
             tolerance = {"rtol": 1e-3, "atol": 1e-3}
-        for method, n_inputs in calls.items():
-            expected = getattr(ours, method)(*(rows, keys)[:n_inputs])
-            values = getattr(theirs, method)(*(arrays, others)[:n_inputs])
-            said = f"{method} of {name} with {params}"
-            library.assert_same(values, expected, arrays, **tolerance, err_msg=said)
+        for call, n_inputs in calls.items():
+            values = getattr(fitted, call)(*arrays[:n_inputs])
+            said = f"{call} of {name} with {params}"
+            library.assert_same(values, expected[call], arrays[0], **tolerance, err_msg=said)
 
 
 def test_far_samples_and_weights_of_a_library(library):
@@ -276,32 +286,56 @@ def inputs(scale, dtype="float64", length=150, seed=0):
     return *(values.astype(dtype) for values in (q, k, v)), padding
 
 
-def compare(library, attention, parts, padding, dtype, **tolerance):
+def compare(library, attention, parts, padding, dtype, **said):
     arrays = [library.array(values) for values in parts]
     for mask in (None, padding):
         expected = attention(*parts, key_padding_mask=mask)
         given = None if mask is None else library.array(mask)
         out = attention(*arrays, key_padding_mask=given)
-        library.assert_same(out, expected, arrays[0], **TOLERANCE[dtype] | tolerance)
+        library.assert_same(out, expected, arrays[0], **TOLERANCE[dtype], **said)
 
 
 BOTH_WAYS = ("OptimalPositiveRF", "RFFSampler", "asymmetric", "functions", "HybridRF-clustered")
+IN_ALL = BOTH_WAYS[:2]  # positive and signed features, in all combinations and with two texts
+
+
+def attentions(causal):
+    """Yield the name of a map, and whether it is fitted in advance and keys are padded."""
+    for i, (name, feature_map) in enumerate(ATTENTION_MAPS.items()):
+        if i % 2 == causal and name not in BOTH_WAYS:
+            continue
+        needs_fit = causal and getattr(feature_map, "_needs_data", False)
+        for fits, is_padded in product([False, True], repeat=2):
+            if fits if needs_fit else fits != is_padded or name in IN_ALL:
+                yield name, fits, is_padded
+
+
+@cache
+def attention_of_numpy(name, causal, fits, is_padded):
+    """Return q, k, v, the padding or None, the attention and its output."""
+    *parts, padding = inputs(0.5)
+    if name not in IN_ALL:
+        parts, padding = [array[1:] for array in parts], padding[1:]
+    padding = padding if is_padded else None
+    # Blocks of 100 rows, and of 128 in a triangle: neither divides the length.
+    attention = ApproxKernelAttention(ATTENTION_MAPS[name], causal=causal, block_size=100)
+    if fits:
+        attention.fit(*parts[:2])
+    return parts, padding, attention, attention(*parts, key_padding_mask=padding)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
 def test_attention(library, causal):
-    *parts, padding = inputs(0.5)
-    for i, (name, feature_map) in enumerate(ATTENTION_MAPS.items()):
-        if i % 2 == causal and name not in BOTH_WAYS:
-            continue
-        # Blocks of 100 rows, and of 128 in a triangle: neither divides the length.
-        attention = ApproxKernelAttention(feature_map, causal=causal, block_size=100)
+    for name, fits, is_padded in attentions(causal):
+        parts, padding, attention, expected = attention_of_numpy(name, causal, fits, is_padded)
+        arrays = [library.array(values) for values in parts]
+        if fits:
+            attention = clone(attention).fit(*arrays[:2])
+        out = attention(*arrays, key_padding_mask=library.array(padding) if is_padded else None)
         # Sums that are made elsewhere differ by rounding: parameters that a search finds by more.
         tolerance = {"rtol": 1e-4, "atol": 1e-7} if name == "GeneralizedExponentialRF" else {}
-        if not causal or not getattr(feature_map, "_needs_data", False):
-            compare(library, attention, parts, padding, "float64", err_msg=name, **tolerance)
-        attention.fit(library.array(parts[0]), library.array(parts[1]))
-        compare(library, attention, parts, padding, "float64", err_msg=name)
+        said = TOLERANCE["float64"] | tolerance | {"err_msg": name}
+        library.assert_same(out, expected, arrays[0], **said)
 
 
 @pytest.mark.parametrize("causal", [False, True])
