@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 from instances import altered
-from instances import features as features_of
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, data
 
