@@ -344,7 +344,12 @@ def test_products_of_float32_are_as_precise_as_those_of_all_samples():
     model.set_params(alpha=0.6 * 1e-7 * N * features.var(axis=0).mean())
     whole = clone(model).fit(rows, targets)
     batched = model.fit_batches(cut(rows, targets, cuts=range(0, N + 1, 30)))
-    assert_allclose(batched.coef_, whole.coef_, rtol=0, atol=1e-4 * np.abs(whole.coef_).max())
+    assert_allclose(
+        batched.component_coef_,
+        whole.component_coef_,
+        rtol=0,
+        atol=1e-4 * np.abs(whole.component_coef_).max(),
+    )
 
 
 # ------------------------------------------------------------------ the sample
@@ -671,7 +676,9 @@ def test_searches_draw_from_a_random_state_once():
 def test_merges_take_models_as_they_were_fitted():
     parts = [ApproxKernelRidge(FROZEN).fit(X[k::2], T[k::2]) for k in range(2)]
     integer = ApproxKernelRidge(FROZEN, alpha=1).fit(X[1::2], T[1::2])
-    assert_array_equal(parts[0].merge(integer).coef_, parts[0].merge(parts[1]).coef_)
+    assert_array_equal(
+        parts[0].merge(integer).component_coef_, parts[0].merge(parts[1]).component_coef_
+    )
     parts[0].set_params(alpha=100.0)
     for one, other in (parts, parts[::-1]):
         with pytest.raises(ValueError, match=r"as they were fitted, but alpha=100.0 was 1.0"):

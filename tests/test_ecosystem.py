@@ -15,13 +15,20 @@ from contract import (
 )
 from numpy.testing import assert_allclose
 from sklearn.base import clone
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skrf import KernelRegressionClassifier
+from skrf import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    KernelRegressionClassifier,
+    RelevanceScaler,
+    RFFSampler,
+)
 
 both_kinds = pytest.mark.parametrize("name", ["RFFSampler", "OptimalPositiveRF"])
 
@@ -78,3 +85,22 @@ def test_metadata_routing(name):
         best = search.fit(X, y, sample_weight=weights).best_estimator_
         expected = clone(best).fit(X[:20], y[:20]).predict_proba(X)
         assert_allclose(best.predict_proba(X), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [ApproxKernelRidge, ApproxKernelRidgeClassifier])
+def test_coefficients_of_components_are_not_those_of_columns(kind):
+    rows = X[:, :4]
+    model = kind(RFFSampler(4, random_state=0)).fit(rows, y)
+    assert model.component_coef_.shape[-1] == 4 and hasattr(model, "intercept_")
+    with pytest.raises(AttributeError, match="component_coef_ holds those of the components"):
+        model.coef_  # noqa: B018
+    for selection in (SelectFromModel, RFE):  # which read it as an importance of each column
+        with pytest.raises((ValueError, AttributeError), match="coef_"):
+            selection(clone(model)).fit_transform(rows, y)
+
+
+def test_columns_are_selected_by_relevance():
+    rows = np.random.default_rng(0).normal(size=(150, 5))
+    scaler = RelevanceScaler(random_state=0)
+    selection = SelectFromModel(scaler, importance_getter="relevance_").fit(rows, rows[:, 3] > 0)
+    assert selection.get_support(indices=True).tolist() == [3]

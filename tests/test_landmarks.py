@@ -269,7 +269,7 @@ def test_consumers_that_apply_the_root_once_predict_from_the_features(sigma, dty
             ),
         ):
             features = model.feature_map_.transform(queries.astype(float))
-            expected = features @ model.coef_.T + model.intercept_
+            expected = features @ model.component_coef_.T + model.intercept_
             if hasattr(model, "classes_"):
                 assert_allclose(model.decision_function(queries), expected, **close)
             else:

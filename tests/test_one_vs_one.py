@@ -62,7 +62,7 @@ def test_coefficients_are_those_of_a_ridge_for_every_pair(weights, alpha, n_comp
         peer = RidgeClassifier(alpha=alpha).fit(
             F[rows], y[rows] == second, None if weights is None else weights[rows]
         )
-        assert_allclose(fitted.coef_[number], np.ravel(peer.coef_), rtol=1e-8, atol=1e-8)
+        assert_allclose(fitted.component_coef_[number], np.ravel(peer.coef_), rtol=1e-8, atol=1e-8)
         assert_allclose(fitted.intercept_[number], peer.intercept_[0], rtol=1e-8, atol=1e-8)
 
 
@@ -72,7 +72,7 @@ def test_predictions_are_those_of_scikit_learn_but_for_ties():
     fitted.fit(Z[:600], labels[:600])
     F = fitted.feature_map_.transform(Z)
     peer = OneVsOneClassifier(RidgeClassifier(alpha=1.0)).fit(F[:600], labels[:600])
-    values = F[600:] @ fitted.coef_.T + fitted.intercept_
+    values = F[600:] @ fitted.component_coef_.T + fitted.intercept_
     counts = np.zeros((len(values), 10))
     for number, pair in enumerate(combinations(range(10), 2)):
         is_level = np.abs(values[:, number]) <= 1e-5  # half a vote for each
@@ -137,8 +137,10 @@ def test_batches_and_merged_parts_equal_one_fit():
     for rows in (slice(0, 100), slice(100, 101), slice(101, 240)):
         batches.partial_fit(X[rows], y[rows], classes=np.arange(4), sample_weight=WEIGHTS[rows])
     streamed = model().fit_batches([(X[:90], y[:90]), (X[90:], y[90:])])
-    assert_allclose(batches.coef_, whole.coef_, rtol=1e-10, atol=1e-10)
-    assert_allclose(streamed.coef_, model().fit(X, y).coef_, rtol=1e-10, atol=1e-10)
+    assert_allclose(batches.component_coef_, whole.component_coef_, rtol=1e-10, atol=1e-10)
+    assert_allclose(
+        streamed.component_coef_, model().fit(X, y).component_coef_, rtol=1e-10, atol=1e-10
+    )
 
 
 def test_the_sum_of_the_classes_are_the_moments_of_all_rows():
@@ -168,7 +170,9 @@ def test_pairs_solved_in_their_rows_are_the_same(weights, n):
     of_rows = F[:n][order]
     rest = y[:n][order], None if given is None else given[order], alphas, 4, of_large
     values = pair_values(of_rows @ of_rows.T, F[n:] @ of_rows.T, *rest)
-    assert_allclose(values[1], F[n:] @ fitted.coef_.T + fitted.intercept_, rtol=1e-8, atol=1e-9)
+    assert_allclose(
+        values[1], F[n:] @ fitted.component_coef_.T + fitted.intercept_, rtol=1e-8, atol=1e-9
+    )
 
 
 def test_a_class_without_rows_never_wins():
@@ -190,7 +194,7 @@ def test_float32_and_positive_maps():
 def test_two_classes_have_one_regression():
     for decision in ("auto", *DECISIONS):
         fitted = model(decision=decision).fit(X, y > 1)
-        assert fitted.decisions_ == "argmax" and fitted.coef_.shape == (1, 24)
+        assert fitted.decisions_ == "argmax" and fitted.component_coef_.shape == (1, 24)
         assert_array_equal(fitted.predict(X), model(decision="argmax").fit(X, y > 1).predict(X))
 
 
@@ -214,7 +218,7 @@ def test_a_search_takes_the_decision_that_is_best_on_held_out_rows(feature_map):
     plain = ApproxKernelRidgeClassifier(
         feature_map, sigma=auto.sigma_, alpha=auto.alpha_, decision=auto.decisions_
     )
-    assert_allclose(auto.coef_, plain.fit(X, y).coef_, rtol=1e-8, atol=1e-10)
+    assert_allclose(auto.component_coef_, plain.fit(X, y).component_coef_, rtol=1e-8, atol=1e-10)
     assert auto.best_score_ in auto.cv_results_["mean_test_score"]
 
 
@@ -301,7 +305,7 @@ def test_weights_of_classes_multiply_those_of_rows(kind, weights):
     for class_weight, factors in (("balanced", balanced), ({2: 5.0}, given), ({}, np.ones(240))):
         weighted = kind(MAP, class_weight=class_weight).fit(X, y, weights)
         plain = kind(MAP).fit(X, y, rows * factors)
-        assert_allclose(weighted.coef_, plain.coef_, rtol=1e-9, atol=1e-12)
+        assert_allclose(weighted.component_coef_, plain.component_coef_, rtol=1e-9, atol=1e-12)
         assert_array_equal(weighted.predict(X), plain.predict(X))
     names = np.array(["a", "b", "c", "d"])
     dropped = kind(MAP, class_weight={"c": 0}).fit(X, names[y], weights)
@@ -313,7 +317,7 @@ def test_balanced_classes_are_those_of_scikit_learn():
     fitted = model(class_weight="balanced", decision="argmax").fit(X[rare], y[rare])
     peer = RidgeClassifier(alpha=0.1, class_weight="balanced")
     peer.fit(fitted.feature_map_.transform(X[rare]), y[rare])
-    assert_allclose(fitted.coef_, peer.coef_, rtol=1e-8, atol=1e-10)
+    assert_allclose(fitted.component_coef_, peer.coef_, rtol=1e-8, atol=1e-10)
 
 
 def test_weights_of_classes_in_batches():
@@ -321,7 +325,7 @@ def test_weights_of_classes_in_batches():
     batches = model(class_weight={0: 3.0})
     for rows in (slice(0, 100), slice(100, 240)):
         batches.partial_fit(X[rows], y[rows], classes=np.arange(4))
-    assert_allclose(batches.coef_, whole.coef_, rtol=1e-9, atol=1e-12)
+    assert_allclose(batches.component_coef_, whole.component_coef_, rtol=1e-9, atol=1e-12)
     balanced = model(class_weight="balanced")
     with pytest.raises(ValueError, match="class_weight='balanced' needs all rows at once"):
         balanced.partial_fit(X, y, classes=np.arange(4))
@@ -360,7 +364,7 @@ def coupled_by_iteration(seconds, n_classes):
 def test_probabilities_are_coupled_from_those_of_pairs():
     search = ApproxKernelRidgeClassifierCV(MAP, decision="one-vs-one", sigmas=3, random_state=0)
     search.fit(X, y)
-    values = search.feature_map_.transform(Q) @ search.coef_.T + search.intercept_
+    values = search.feature_map_.transform(Q) @ search.component_coef_.T + search.intercept_
     seconds = 1 / (1 + np.exp(-search.probability_scale_ * values))
     n_classes = len(search.classes_)
     expected = [coupled_by_iteration(row, n_classes) for row in seconds]
@@ -392,7 +396,7 @@ def test_the_scale_of_probabilities_is_best_on_held_out_rows(decision):
         fitted.fit(X[train], labels[train])
         codes = np.searchsorted(search.classes_, labels[test])
         if name == "one-vs-one" or n_classes == 2:
-            values = whole.transform(X[test]) @ fitted.coef_.T + fitted.intercept_
+            values = whole.transform(X[test]) @ fitted.component_coef_.T + fitted.intercept_
             pairs = list(combinations(range(n_classes), 2))
             margins = np.array(
                 [
@@ -535,7 +539,9 @@ def test_pairs_are_kernel_ridges_of_their_rows(in_rows, weights, class_weight):
     model = clone(EXACT).set_params(class_weight=class_weight)
     fitted = model.fit(rows, labels, given)
     assert fitted.decisions_ == "one-vs-one" and fitted.alpha_ == 0.05 and fitted.sigma_ == 0.7
-    assert len(fitted.dual_coef_) == len(fitted.intercept_) == 6 and not hasattr(fitted, "coef_")
+    assert len(fitted.dual_coef_) == len(fitted.intercept_) == 6 and not hasattr(
+        fitted, "component_coef_"
+    )
     factors = np.ones(len(labels)) if given is None else given
     factors = factors * [(class_weight or {}).get(label, 1.0) for label in labels]
     values = []
@@ -558,7 +564,7 @@ def test_pairs_are_kernel_ridges_of_their_rows(in_rows, weights, class_weight):
     copy = pickle.loads(pickle.dumps(fitted))
     assert_array_equal(copy.decision_function(Q), fitted.decision_function(Q))
     few = fitted.set_params(class_weight=None).fit(rows[:40], labels[:40])
-    assert hasattr(few, "coef_") and not hasattr(few, "dual_coef_")
+    assert hasattr(few, "component_coef_") and not hasattr(few, "dual_coef_")
 
 
 def test_repeated_exact_rows_have_their_weights(in_rows):

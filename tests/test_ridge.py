@@ -101,9 +101,9 @@ def test_regressor_is_brute_force(which, weights, shape):
     targets = T[:, : shape[0]] if shape else T[:, 0]
     model = ApproxKernelRidge(MAPS[which], alpha=0.3).fit(X, targets, sample_weight=weights)
     brute = Ridge(0.3).fit(features_of(model, X), targets, sample_weight=weights)
-    assert model.coef_.shape == (*shape, features_of(model, X).shape[1])
-    coef = brute.coef_.reshape(model.coef_.shape)
-    assert_allclose(model.coef_, coef, rtol=1e-8, atol=1e-9)
+    assert model.component_coef_.shape == (*shape, features_of(model, X).shape[1])
+    coef = brute.coef_.reshape(model.component_coef_.shape)
+    assert_allclose(model.component_coef_, coef, rtol=1e-8, atol=1e-9)
     assert_allclose(model.intercept_, brute.intercept_, rtol=1e-9, atol=1e-9)
     expected = brute.predict(features_of(model, Q)).reshape(30, *shape)
     assert_allclose(model.predict(Q), expected, rtol=1e-9, atol=1e-9)
@@ -120,7 +120,7 @@ def test_two_classes_are_a_ridge_classifier(which, weights):
     expected = brute.decision_function(features)
     assert_allclose(model.decision_function(Q), expected, rtol=1e-9, atol=1e-9)
     assert_array_equal(model.predict(Q), brute.predict(features))
-    assert_allclose(model.coef_, np.atleast_2d(brute.coef_), rtol=1e-8, atol=1e-9)
+    assert_allclose(model.component_coef_, np.atleast_2d(brute.coef_), rtol=1e-8, atol=1e-9)
     assert not hasattr(model, "predict_proba")
 
 
@@ -158,7 +158,7 @@ def test_three_classes_are_linear_discriminants(which, repeats, alpha):
     # Their common term is that of the mean of all features.
     actual, expected = (part - part.mean(axis=1, keepdims=True) for part in (actual, expected))
     assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
-    assert model.coef_.shape == (3, features.shape[1]) and model.intercept_.shape == (3,)
+    assert model.component_coef_.shape == (3, features.shape[1]) and model.intercept_.shape == (3,)
 
 
 def test_discriminants_are_finite_where_features_explain_the_classes():
@@ -438,7 +438,7 @@ def test_batches_are_one_fit(which, weights):
     for rows in (slice(0, 2), slice(2, 50), slice(50, 80)):
         some_weights = None if weights is None else weights[rows]
         model.partial_fit(X[rows], T[rows], sample_weight=some_weights)
-    for name in ("coef_", "intercept_", "noise_variance_"):
+    for name in ("component_coef_", "intercept_", "noise_variance_"):
         assert_allclose(getattr(model, name), getattr(whole, name), rtol=1e-8, atol=1e-9)
 
 
@@ -472,7 +472,7 @@ def test_merges_are_sums_in_any_order(sizes, units, seed):
     assert pickle.dumps((a, b, c)) == before
     whole = ApproxKernelRidge(frozen).fit(np.concatenate(rows), np.concatenate(targets))
     for other in merged:
-        for name in ("coef_", "intercept_"):
+        for name in ("component_coef_", "intercept_"):
             pair = (getattr(model, name) / max(units) for model in (other, whole))
             assert_allclose(*pair, rtol=1e-9, atol=1e-11)
 
@@ -557,7 +557,9 @@ def test_weights_of_any_size_are_units_of_alpha(bits, dtype):
     search = ApproxKernelRidgeCV(RFFSampler(20, random_state=0), sigmas=None, alphas=[scaled.alpha])
     assert search.fit(rows, T, sample_weight=weights * 2.0**bits).best_score_ <= 0
     evidence = clone(plain).set_params(alpha="evidence")
-    assert np.isfinite(evidence.fit(rows, T, sample_weight=weights * 2.0**bits).coef_).all()
+    assert np.isfinite(
+        evidence.fit(rows, T, sample_weight=weights * 2.0**bits).component_coef_
+    ).all()
 
 
 @pytest.mark.parametrize("bits", [60, 950])
@@ -579,7 +581,7 @@ def test_a_row_that_outweighs_all_others_keeps_their_digits():
     F, centred = F - F[300], targets - targets[300]
     weights[300] = 0.0
     coef = np.linalg.solve((F.T * weights) @ F + 100 * np.eye(20), (F.T * weights) @ centred)
-    assert_allclose(model.coef_, coef, rtol=1e-7)
+    assert_allclose(model.component_coef_, coef, rtol=1e-7)
 
 
 def test_weights_whose_sums_leave_the_range_are_named():
@@ -638,7 +640,9 @@ def test_a_root_is_applied_to_sums_where_that_costs_no_digits(sigma, alpha, dtyp
     features = model.feature_map_.transform(rows.astype(np.float64))
     expected = Ridge(alpha).fit(features, targets).predict(features)
     assert_allclose(model.predict(rows.astype(np.float64)), expected, rtol=0, atol=1e-8)
-    assert_allclose(model.coef_ @ features.T + model.intercept_, expected, rtol=0, atol=1e-8)
+    assert_allclose(
+        model.component_coef_ @ features.T + model.intercept_, expected, rtol=0, atol=1e-8
+    )
 
 
 def test_threads_change_nothing_but_rounding():
@@ -651,7 +655,7 @@ def test_threads_change_nothing_but_rounding():
     with threadpool_limits(3):
         three, again = (clone(model).fit(rows, targets) for _ in range(2))
         assert_allclose(three.predict(rows), expected, rtol=1e-5, atol=1e-6)
-    assert_array_equal(three.coef_, again.coef_)
+    assert_array_equal(three.component_coef_, again.component_coef_)
 
 
 @every_estimator
@@ -659,7 +663,7 @@ def test_fits_to_other_array_libraries(library, estimator):
     targets = targets_of(estimator)
     expected = clone(estimator).fit(X, targets, WEIGHTS)
     model = clone(estimator).fit(library.array(X), library.array(targets), library.array(WEIGHTS))
-    assert_allclose(model.coef_, expected.coef_, rtol=1e-7, atol=1e-9)
+    assert_allclose(model.component_coef_, expected.component_coef_, rtol=1e-7, atol=1e-9)
     rows = library.array(Q)
     assert_allclose(library.host(model.predict(rows)), expected.predict(Q), rtol=1e-7)
     score = model.score(library.array(X), library.array(targets))
@@ -799,7 +803,7 @@ def test_other_scores_of_classes_are_those_of_a_grid_search(decision, scoring):
 
 def values_of(model, rows):
     """Return what probabilities are made of: the values of pairs, or of classes."""
-    return model.feature_map_.transform(rows) @ model.coef_.T + model.intercept_
+    return model.feature_map_.transform(rows) @ model.component_coef_.T + model.intercept_
 
 
 def test_a_callable_score_and_rows_in_batches():
@@ -901,7 +905,7 @@ def test_a_fit_that_raises_changes_nothing_and_arrays_are_fixed(estimator):
                 fit(rows, values)
     assert {name: id(value) for name, value in vars(model).items()} == before
     with pytest.raises(ValueError, match="read-only"):
-        model.coef_[...] = 0
+        model.component_coef_[...] = 0
     expected = model.predict(Q)
     model.set_params(feature_map=RFFSampler(2), random_state=5)
     assert_array_equal(model.predict(Q), expected)

@@ -863,7 +863,7 @@ def test_scores_of_few_rows_are_those_of_their_features(kind, feature_map, weigh
         if name.endswith("score"):
             assert_allclose(search.cv_results_[name], values, rtol=1e-8)
     assert (search.sigma_, search.alpha_) == (expected.sigma_, expected.alpha_)
-    assert_allclose(search.coef_, expected.coef_, rtol=1e-7, atol=1e-10)
+    assert_allclose(search.component_coef_, expected.component_coef_, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", [KernelRegressionClassifierCV, ApproxKernelRidgeClassifierCV])

@@ -109,6 +109,9 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     thousands of rows to learn from, the noise of the multipliers may cost more than they gain, as
     on chess: let a search compare them with the unscaled columns.
 
+    ``SelectFromModel(RelevanceScaler(), importance_getter="relevance_")`` of scikit-learn selects
+    the columns of above-average relevance; ``RFE`` takes the same argument.
+
     References
     ----------
     Goldberger et al., Neighbourhood components analysis (2005), with a diagonal matrix; marginal

@@ -289,6 +289,14 @@ class _BaseRidge(KernelEstimator):
         return super()._finished(replace(fitted, moments=moments, ridge=ridge, total=None))
 
     @property
+    def coef_(self) -> None:
+        """Refused, because other tools read it as one coefficient per column of X."""
+        raise AttributeError(
+            f"{type(self).__name__} has no coef_, which would hold coefficients of the columns of "
+            "X: component_coef_ holds those of the components of feature_map_."
+        )
+
+    @property
     def _outputs(self):
         return self._fitted.shape
 
@@ -297,12 +305,12 @@ class _BaseRidge(KernelEstimator):
         coef, intercept = map(read_only, ridge.linear)
         self.alpha_, self.intercept_ = ridge.alpha, intercept
         if not isinstance(fitted.maps[0], KernelMap):
-            self.coef_ = coef.T
+            self.component_coef_ = coef.T
         if not is_classifier(self):
             with np.errstate(over="ignore"):
                 self.noise_variance_ = read_only(ridge.deviation**2)
             if not fitted.shape:
-                self.coef_, self.intercept_ = coef[:, 0], float(intercept[0])
+                self.component_coef_, self.intercept_ = coef[:, 0], float(intercept[0])
         return super()._hold(fitted)
 
     def _of_features(self, X, feature_map, function):

@@ -71,7 +71,7 @@ class ApproxKernelRidge(_Regression, _Plain):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
+    component_coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
         Coefficients of the features.
     intercept_ : float or ndarray of shape (n_outputs,)
         Intercept.
@@ -207,13 +207,13 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         Whether y is multilabel, with columns of 0 and 1.
     decisions_ : str
         The decision rule in use; "argmax" for two classes.
-    coef_ : ndarray of shape (1, n_columns), (n_classes, n_columns) or (n_pairs, n_columns)
+    component_coef_ : ndarray of shape (1 or n_classes or n_pairs, n_columns)
         Coefficients of the features: in the regression for two classes, in the decision values up
         to a term that all classes share, or in the regressions for the pairs (0, 1), (0, 2), ...,
         (1, 2), ..., which are positive for the second class.
     dual_coef_ : ndarray of shape (1, n_rows) or (n_pairs, n_rows)
-        Instead of `coef_` and `feature_map_`, if pairs of classes were solved on their own rows:
-        coefficients of the kernel with every row, in the order of the classes.
+        Instead of `component_coef_` and `feature_map_`, if pairs of classes were solved on their
+        own rows: coefficients of the kernel with every row, in the order of the classes.
     intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
         Intercepts.
     alpha_ : float
@@ -317,7 +317,7 @@ class ApproxKernelRidgeCV(_Regression, _Search):
         averaged over folds and outputs, or, with ``sigmas=None``, that of leave-one-out.
     cv_results_ : dict of ndarray
         Scores of all pairs, named as in GridSearchCV.
-    coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
+    component_coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
         Coefficients of the features.
     intercept_ : float or ndarray of shape (n_outputs,)
         Intercept.
@@ -424,11 +424,11 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
     cv_results_ : dict of ndarray
         Scores of all pairs of sigma and alpha, named as in GridSearchCV. Where pairs of classes are
         solved on their own rows, errors are those of their regressions at rows of the two classes.
-    coef_ : ndarray of shape (1, n_columns), (n_classes, n_columns) or (n_pairs, n_columns)
+    component_coef_ : ndarray of shape (1 or n_classes or n_pairs, n_columns)
         Coefficients of the features, as in `ApproxKernelRidgeClassifier`.
     dual_coef_ : ndarray of shape (1, n_rows) or (n_pairs, n_rows)
-        Instead of `coef_` and `feature_map_`, if pairs of classes were solved on their own rows:
-        coefficients of the kernel with every row, in the order of the classes.
+        Instead of `component_coef_` and `feature_map_`, if pairs of classes were solved on their
+        own rows: coefficients of the kernel with every row, in the order of the classes.
     intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
         Intercepts.
     feature_map_ : transformer
