@@ -26,6 +26,7 @@ import skrf._kernels.cpu  # noqa: F401 (tasks load it; the bits of sines depend 
 from skrf import (
     AdaptiveRF,
     ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
     ApproxKernelRidgeCV,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
@@ -56,6 +57,7 @@ CASES = {
     "sampled": (KernelRegressionClassifier(BY_LABELS), Y),
     "regressor": (KernelRegressor(SIGNED), T),
     "ridge": (ApproxKernelRidge(SIGNED, alpha="evidence"), T),
+    "weights of classes": (ApproxKernelRidgeClassifier(SIGNED, class_weight={"b": 9, "c": 0}), Y),
     "classifier search": (KernelRegressionClassifierCV(BY_LABELS, sigmas=3, cv=3), Y),
     "ridge search": (ApproxKernelRidgeCV(SIGNED, sigmas=3, cv=3), T),
 }
@@ -109,7 +111,8 @@ def test_the_bits_are_those_of_batches(name, scheduler, request):
     assert type(model) is type(estimator) and (repr(estimator), set(vars(estimator))) == before
     assert_same_bits(model, whole)
     assert set(vars(model)) == set(vars(whole))
-    method = "predict_proba" if hasattr(whole, "predict_proba") else "predict"
+    methods = ("predict_proba", "decision_function", "predict")
+    method = next(name for name in methods if hasattr(whole, name))
     expected = getattr(whole, method)(X)
     actual = skrf.dask.apply(model, as_array(X, 90), method)
     assert_allclose(actual, expected, rtol=0, atol=1e-12 * np.abs(expected).max())

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.datasets import load_digits, load_iris, make_hastie_10_2
 from sklearn.frozen import FrozenEstimator
+from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import KFold, StratifiedKFold, StratifiedShuffleSplit
@@ -333,6 +334,35 @@ def test_weights_of_classes_in_batches():
         balanced.fit_batches([(X[:90], y[:90]), (X[90:], y[90:])])
     with pytest.raises(ValueError, match="class_weight='balanced'"):
         balanced.fit(X, y).merge(balanced.fit(X, y))
+
+
+@pytest.mark.parametrize("factors", [{2: 4.0}, {1: 0.0, 3: 2.0}], ids=["one", "without a class"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ApproxKernelRidgeClassifier(RFFSampler(24, random_state=0)),
+        ApproxKernelRidgeClassifier(FrozenEstimator(clone(MAP).fit(X)), decision="argmax"),
+        ApproxKernelRidgeClassifier(Nystroem(n_components=12, random_state=0)),  # of rows
+        ApproxKernelRidgeClassifierCV(MAP, sigmas=2, cv=2),
+        ApproxKernelRidgeClassifierCV(MAP, sigmas=None),
+    ],
+    ids=["statistics", "frozen", "rows", "search", "alpha alone"],
+)
+def test_weights_of_classes_that_some_batches_lack(case, factors):
+    order = np.argsort(y, kind="stable")  # so that every batch has one or two of the classes
+    rows, labels = X[order], y[order]
+    whole = clone(case).set_params(class_weight=factors).fit(rows, labels)
+    parts = [slice(start, start + 30) for start in range(0, 240, 30)]
+    batches = clone(whole).fit_batches([(rows[part], labels[part]) for part in parts])
+    assert_array_equal(batches.classes_, whole.classes_)
+    if case.get_params().get("sigmas", ()) is None:  # batches choose it by another score
+        return
+    assert_allclose(batches.component_coef_, whole.component_coef_, rtol=1e-8, atol=1e-10)
+    unknown = clone(whole).set_params(class_weight={9: 1.0})
+    with pytest.raises(
+        ValueError, match=r"class_weight names \[9\], which are not in array\(\[0, 1"
+    ):
+        unknown.fit_batches([(rows[part], labels[part]) for part in parts])
 
 
 @pytest.mark.parametrize(

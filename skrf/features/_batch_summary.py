@@ -154,18 +154,20 @@ class BatchSummary:
 
     def merge(self, other):
         """Return the survey of both, this one first."""
-        counts = {**self.counts, **other.counts}
+        counts, classes = {**self.counts, **other.counts}, self.classes
+        if classes is None or other.classes is None:
+            classes = other.classes if classes is None else classes
+        else:
+            check_alike("y", "kind of labels", *map(_kind, (classes, other.classes)))
+            classes = np.union1d(classes, other.classes)
         if self.sample is None or other.sample is None:
-            return replace(self if other.sample is None else other, counts=counts)
+            known = self if other.sample is None else other
+            return replace(known, counts=counts, classes=classes)
         names = [None if side.names is None else side.names.tolist() for side in (self, other)]
         check_alike("X", "features", self.sample.X.shape[1], other.sample.X.shape[1])
         check_alike("X", "names of features", *names)
         if self.sample.y is not None and other.sample.y is not None:
             check_alike("y", "outputs", self.sample.y.shape[1:], other.sample.y.shape[1:])
-        classes = self.classes
-        if classes is not None:
-            check_alike("y", "kind of labels", *map(_kind, (classes, other.classes)))
-            classes = np.union1d(classes, other.classes)
         return BatchSummary(
             self.scope,
             counts,

@@ -120,6 +120,25 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         return commit(self, draft._finished(before.added(data)))
 
     def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
+        """Return a draft to fit, and the validated rows with all their weights."""
+        draft, data = self._read_rows(X, y, sample_weight, forget=forget, classes=classes)
+        draft._check_class_weight()
+        data = draft._weighted_by_class(data, is_batch=classes is not None)
+        if not len(data.y):
+            raise ValueError(
+                "class_weight must be positive for the class of at least one row, got "
+                f"{self.class_weight!r}."
+            )
+        return draft, data
+
+    def _check_class_weight(self):
+        """Raise if there are weights for classes that do not exist."""
+
+    def _weighted_by_class(self, data, *, is_batch):
+        """Return rows with the weights of their classes; none is left if those are all 0."""
+        return data
+
+    def _read_rows(self, X, y, sample_weight=None, *, forget=True, classes=None):
         """Return a draft to fit, and the validated rows."""
         self._validate_params()
         draft = draft_of(self, forget=forget)

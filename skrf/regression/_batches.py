@@ -96,9 +96,15 @@ def surveyed(model, scope, classes, X, y, weights, number, strata=None):
     is_new = classes is None and is_classifier(model) and y is not None
     # With given classes, a batch of few rows may well have a class per row.
     names = np.unique(check_labels("y", y)) if is_new else classes
-    draft, data = model._read(X, y, weights, classes=names)
+    draft, data = model._read_rows(X, y, weights, classes=names)
+    # Those of rows without weight do not count, but those without a weight of their class do.
+    known = np.unique(data.y) if is_new else None
+    data = draft._weighted_by_class(data, is_batch=True)
     if is_new:
-        draft.classes_ = np.unique(data.y)  # without those of rows without weight
+        draft.classes_ = known
+    if not len(data.y):
+        counts = {} if counts is None else {number: counts}
+        return BatchSummary(scope, counts, classes=getattr(draft, "classes_", None))
     ranks = None if codes is None else ranks_of(codes)[data.numbers]
     rows = data.X, data.y, data.sample_weight
     return BatchSummary.of(draft, rows, number, data.numbers, scope, ranks=ranks, counts=counts)
@@ -116,21 +122,25 @@ def drafted(model, summary):
     sample = summary.sample
     if sample is None:
         raise ValueError(NO_ROWS)
-    draft, data = model._read(sample.X, sample.y, sample.weights, classes=summary.classes)
+    # Their weights are already those of their classes.
+    draft, data = model._read_rows(sample.X, sample.y, sample.weights, classes=summary.classes)
+    draft._check_class_weight()
     if summary.names is not None:
         draft.feature_names_in_ = summary.names
     return draft, replace(data, statistics=summary.statistics)
 
 
 def summed(draft, *batch):
-    """Return the sums of a batch."""
-    return bare(draft._fitted.added(_read(draft, *batch)))
+    """Return the sums of a batch, None if its classes have no weight."""
+    data = _read(draft, *batch)
+    return bare(draft._fitted.added(data)) if len(data.y) else None
 
 
 def _read(draft, X, y, weights, _number):
     """Return the rows of a batch under a planned draft."""
     classes = getattr(draft, "classes_", None)
-    return draft._read(X, y, weights, forget=False, classes=classes)[1]
+    draft, data = draft._read_rows(X, y, weights, forget=False, classes=classes)
+    return draft._weighted_by_class(data, is_batch=True)
 
 
 def _under(before, sums):
@@ -139,6 +149,8 @@ def _under(before, sums):
 
 def _summary_and_sums(model, summary_of, *batch):
     summary = summary_of(*batch)
+    if summary.sample is None:
+        return summary, None
     return summary, summed(planned(model, summary), *batch)
 
 

@@ -698,15 +698,10 @@ class _Regression(Regression):
 def class_factors(class_weight, classes, codes, weights, is_batch):
     """Return the factors by which the weights of the rows of every class are multiplied."""
     if isinstance(class_weight, dict):
-        unknown = [label for label in class_weight if label not in classes]
-        if unknown:
-            raise ValueError(f"class_weight names {unknown!r}, which are not in {classes!r}.")
         with naming("class_weight"):
             factors = np.array([class_weight.get(label, 1.0) for label in classes.tolist()], float)
-        if not ((factors >= 0) & (factors < np.inf)).all() or not factors[codes].any():
-            raise ValueError(
-                f"class_weight must hold numbers >= 0, not all 0, got {class_weight!r}."
-            )
+        if not ((factors >= 0) & (factors < np.inf)).all():
+            raise ValueError(f"class_weight must hold finite numbers >= 0, got {class_weight!r}.")
         return factors
     if is_batch:
         raise ValueError(
@@ -752,14 +747,21 @@ class _Classification(Classification):
                 f"labels per row, got {self.decision!r} and {self.class_weight!r}."
             )
 
-    def _read(self, X, y, sample_weight=None, *, classes=None, **options):
-        draft, data = super()._read(X, y, sample_weight, classes=classes, **options)
+    def _check_class_weight(self):
+        if isinstance(self.class_weight, dict):
+            unknown = [label for label in self.class_weight if label not in self.classes_]
+            if unknown:
+                raise ValueError(
+                    f"class_weight names {unknown!r}, which are not in {self.classes_!r}."
+                )
+
+    def _weighted_by_class(self, data, *, is_batch):
         if self.class_weight is None:
-            return draft, data
-        codes, is_batch = data.values.values, classes is not None
-        factors = class_factors(self.class_weight, draft.classes_, codes, data.weights, is_batch)
+            return data
+        codes = data.values.values
+        factors = class_factors(self.class_weight, self.classes_, codes, data.weights, is_batch)
         data = replace(data, sample_weight=data.weights * factors[codes])
-        return draft, data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
+        return data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
 
     def _differences(self, other):
         if isinstance(self.class_weight, str):

@@ -89,8 +89,8 @@ class _Search:
     def _obstacle_to_batches(self):
         return HAS_FOLDS
 
-    def _read(self, *rows, **options):
-        draft, data = super()._read(*rows, **options)
+    def _read_rows(self, *rows, **options):
+        draft, data = super()._read_rows(*rows, **options)
         return draft, replace(data, X=to_host(data.X))
 
     def _map_at(self, sigma, data=None):
