@@ -255,7 +255,10 @@ def _chunks(name, array):
     if isinstance(array, da.Array):
         return list(flatten(array.__dask_keys__())), [array]
     if hasattr(array, "to_delayed") and not isinstance(array, Delayed):
-        array = list(array.to_delayed())
+        # Read no other columns than these. Full optimisation would also join files by the share of
+        # their columns that is read, so that X and y no longer had the same chunks.
+        array = array.simplify() if hasattr(array, "simplify") else array
+        array = list(array.to_delayed(optimize_graph=False))
     if not _is_of_delayed(array):
         raise TypeError(
             f"{name} must be a dask array, a dask DataFrame or Series, or a list of Delayed, or, "

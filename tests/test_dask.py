@@ -149,6 +149,29 @@ def test_tables():
     assert_allclose(predicted.compute(), whole.predict(table), rtol=1e-12, atol=1e-14)
 
 
+def test_columns_of_files(tmp_path, on_threads):
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    table = pd.DataFrame(X, columns=list("uvw")).assign(t=T, **dict.fromkeys("abcdefgh", "text"))
+    for number, start in enumerate(range(0, N, 100)):
+        table[start : start + 100].to_parquet(tmp_path / f"{number}.parquet")
+    frame = dd.read_parquet(tmp_path)
+    assert len(frame["t"].to_delayed()) < frame.npartitions  # Dask reads several of them at once
+    whole = ApproxKernelRidge(SIGNED).fit(table[["u", "v"]], T)
+    model = skrf.dask.fit(ApproxKernelRidge(SIGNED), frame[["u", "v"]], frame["t"])
+    predicted = skrf.dask.apply(model, frame[["u", "v"]])
+    assert_allclose(predicted.compute(), whole.predict(table[["u", "v"]]), rtol=1e-9, atol=1e-12)
+
+    seen = []
+
+    def read(number, columns=None):
+        seen.append(columns)
+        return table[columns or list(table)][number * 100 : number * 100 + 100]
+
+    frame = dd.from_map(read, range(4), meta=table[:0])
+    skrf.dask.fit(ApproxKernelRidge(SIGNED), frame[["u", "v"]], frame["t"])
+    assert set(map(tuple, seen)) == {("u", "v"), ("t",)}
+
+
 def test_lists_of_sparse_chunks(on_threads):
     chunks = batches(sp.csr_array(X), T, WEIGHTS)
     whole = KernelRegressor(POSITIVE).fit_batches(chunks)
