@@ -1,6 +1,7 @@
 """Checks at the public interface: inputs, weights and the wording of their errors."""
 
 import copy
+import datetime
 import math
 import pickle
 import re
@@ -28,6 +29,8 @@ from sklearn.utils.validation import (
 from ._arrays import LARGEST, is_array_api, largest_entry, namespace, take, to_host
 
 _FLOATS = (np.float64, np.float32)
+_TIMES = datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64
+_TIME = re.compile("date|time|duration|period", re.IGNORECASE)  # names of their types begin so
 _PLAIN = {type(None), bool, int, float, str}
 _PARAMETERS = {}  # what reads those of a class of estimators
 _ROWS = {"accept_sparse": "csr", "dtype": _FLOATS}
@@ -76,6 +79,7 @@ def validate_rows(estimator, X, *, reset, name="X"):
         return _validate_array_api(estimator, X, reset=reset, name=name)
     # scikit-learn looks at single entries only if their sum is not finite, which may be inf - inf.
     with np.errstate(invalid="ignore"):
+        check_are_numbers(name, X)
         if not reset and _is_plain(estimator, X):
             # The checks of check_array that apply to such an array.
             assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
@@ -88,6 +92,62 @@ def validate_rows(estimator, X, *, reset, name="X"):
             rows = check_array(X, input_name=name, estimator=estimator, **_ROWS)
     _same_width(estimator, rows, name)
     return _canonical(rows)
+
+
+def check_are_numbers(name, values):
+    """Raise if an entry is masked, or if a column holds dates or times.
+
+    They would count as numbers: a masked entry as what the mask hides, a missing date as -2^63.
+    """
+    check_not_masked(name, values)
+    for column, kind in _columns_of_objects(values):
+        if _TIME.match(kind):
+            place = "" if column is None else f" in column {column!r}"
+            raise TypeError(
+                f"{name} has dates or times{place} ({kind}), which are not numbers: pass the time "
+                'since some t0, such as (t - t0) / pd.Timedelta("1D").'
+            )
+
+
+def check_not_masked(name, values):
+    """Raise if an entry of a masked array is masked."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(
+            f"{name} has {np.ma.count_masked(values)} masked entries of {values.size}: leave these "
+            "rows out, or fill the entries in."
+        )
+
+
+def _columns_of_objects(values):
+    """Yield the columns of a table, series or array that may hold times, and what they hold."""
+    schema = getattr(values, "schema", None)
+    if hasattr(schema, "items"):  # polars
+        yield from ((name, str(kind)) for name, kind in schema.items())
+    elif hasattr(schema, "types"):  # pyarrow
+        yield from zip(schema.names, map(str, schema.types), strict=True)
+    elif hasattr(values, "iloc"):  # pandas
+        is_table = values.ndim == 2
+        kinds = list(values.dtypes) if is_table else [values.dtype]
+        for place in (k for k, kind in enumerate(kinds) if kind.kind not in "biuf"):
+            column = values.iloc[:, place] if is_table else values
+            yield column.name, _kind_of(column, kinds[place])
+    elif getattr(getattr(values, "dtype", None), "kind", "O") in "OmM" and not is_array_api(values):
+        try:
+            array = np.asarray(values)
+        except (TypeError, ValueError):  # ragged, as its conversion to floats will say
+            return
+        if array.ndim and array.size and array.dtype.kind in "OmM":
+            for place, column in enumerate(array.reshape(len(array), -1).T):
+                yield place if array.ndim > 1 else None, _kind_of(column, array.dtype)
+
+
+def _kind_of(column, dtype):
+    """Return the name of a dtype, and of objects that of a type of times."""
+    if hasattr(dtype, "categories"):
+        column, dtype = dtype.categories, dtype.categories.dtype
+    kinds = set(map(type, column)) if dtype.kind == "O" else ()
+    times = sorted(kind.__name__ for kind in kinds if issubclass(kind, _TIMES))
+    return next(filter(_TIME.match, times), str(dtype))  # NaTType alone says nothing
 
 
 def _is_plain(estimator, X):
@@ -175,6 +235,7 @@ def drop_zero_weights(sample_weight, X, *others):
     with naming("sample_weight"):
         # It reads only the number of rows of X, so arrays of other libraries stay where they are.
         rows = np.empty((X.shape[0], 0)) if is_array_api(X) else X
+        check_are_numbers("sample_weight", sample_weight)
         weights = to_host(sample_weight)
         weights = _check_sample_weight(weights, rows, dtype=np.float64, copy=False)
     if weights.min() < 0:
@@ -302,13 +363,30 @@ def check_present(name, values):
         )
 
 
+def as_numpy(name, values):
+    """Return labels or targets as a NumPy array, in which integers and booleans stay what they are.
+
+    Those of pandas that may be missing, and of Arrow, become floats elsewhere, which distinguish no
+    integers above 2^53; with missing entries they are objects here.
+    """
+    check_not_masked(name, values)
+    values = to_host(values)
+    if hasattr(values, "iloc"):
+        is_table = values.ndim == 2
+        kinds = values.dtypes if is_table else [values.dtype]
+        plain = {getattr(kind, "numpy_dtype", None) for kind in kinds}
+        if len(plain) == 1 and (dtype := plain.pop()) is not None and dtype.kind in "biuf":
+            has_all = not values.isna().to_numpy().any()
+            return values.to_numpy(dtype=dtype if has_all else object)
+    return np.asarray(values)
+
+
 def check_targets(X, y):
     """Return the targets of rows as float64, or raise and name what is wrong or missing."""
     with naming("y"):
-        y = np.asarray(to_host(y))
+        given, y = y, as_numpy("y", y)
         check_present("y", y)
-        if y.dtype.kind in "mM":
-            raise TypeError("dates and times are not numbers.")
+        check_are_numbers("y", given)
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(X, y)
         return y
@@ -317,7 +395,7 @@ def check_targets(X, y):
 def check_labels(name, values):
     """Return labels as a flat array, or raise and name what is wrong or missing."""
     with naming(name):
-        labels = column_or_1d(to_host(values), warn=True)
+        labels = column_or_1d(as_numpy(name, values), warn=True)
         check_present(name, labels)
         assert_all_finite(labels, input_name=name)
         return labels
@@ -336,7 +414,7 @@ def check_classes(X, y, classes=None):
 
 def check_indicators(X, y):
     """Return labels of which a row may have several, (n, n_labels), or raise if not 0 and 1."""
-    y = y.toarray() if sp.issparse(y) else np.asarray(to_host(y))
+    y = y.toarray() if sp.issparse(y) else as_numpy("y", y)
     check_consistent_length(X, y)
     if not np.isin(y, (0, 1)).all():
         raise ValueError(

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from ._memory import check_fits
 from ._sums import finite
 from ._typing import Array, Transformer
-from ._validation import check_integer, naming
+from ._validation import check_are_numbers, check_integer, naming
 from .features import as_feature_map, in_range, mapped, maps_sides_alike
 
 # Exponents of products up to which no scale is factored out.
@@ -200,6 +200,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         if isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= ridge < np.inf:
             raise ValueError(f"ridge must be a number >= 0, got {ridge!r}.")
         with naming("b"):
+            check_are_numbers("b", b)
             b = check_array(b, dtype=self.dtype, ensure_2d=False, input_name="b")
         if b.shape != self.shape[:1]:
             raise ValueError(f"b must have shape {self.shape[:1]}, got {b.shape}.")
@@ -227,6 +228,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
 def _checked(feature_map, name, X):
     """Return rows of the map's width, dense or CSR, float32 or float64."""
     with naming(name):
+        check_are_numbers(name, X)
         X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
     if feature_map.n_features not in (None, X.shape[1]):
         raise ValueError(

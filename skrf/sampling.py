@@ -12,7 +12,15 @@ from ._estimator import EstimatorBase
 from ._memory import check_fits
 from ._sums import exp_max_one, finite, log_sum_exp
 from ._typing import Array, RandomState, Transformer
-from ._validation import check_integer, commit, draft_of, draw_seed, naming, validate_rows
+from ._validation import (
+    check_are_numbers,
+    check_integer,
+    commit,
+    draft_of,
+    draw_seed,
+    naming,
+    validate_rows,
+)
 from .features import (
     OptimalPositiveRF,
     as_feature_map,
@@ -139,6 +147,7 @@ class KernelSampler(EstimatorBase):
         draft._log_weights = np.zeros(draft.n_keys_)
         if sample_weight is not None:
             with naming("sample_weight"):
+                check_are_numbers("sample_weight", sample_weight)
                 weights = _check_sample_weight(sample_weight, keys, dtype=np.float64)
             if weights.min() < 0 or not weights.any():
                 raise ValueError("sample_weight must be >= 0, and not 0 everywhere.")

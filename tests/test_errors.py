@@ -15,11 +15,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skrf import (
+    AdaptiveRF,
     ApproxKernelAttention,
     ApproxKernelRidge,
     ApproxKernelRidgeClassifier,
     ApproxKernelRidgeClassifierCV,
     ClusterNystroem,
+    KernelOperator,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
     KernelRegressor,
@@ -27,7 +29,9 @@ from skrf import (
     OptimalPositiveRF,
     RelevanceScaler,
     RFFSampler,
+    theory,
 )
+from skrf.attention import compare_attention, exact_attention
 from skrf.projections import COUPLINGS
 
 X = np.random.default_rng(0).normal(size=(20, 4))
@@ -270,6 +274,102 @@ def test_dates_are_labels_and_no_targets():
     dates[3] = "NaT"
     for estimator in REGRESSIONS:
         says("y", "NaT", 3, call=estimator().fit, given=(X, dates))
+
+
+OF_PANDAS = {  # a column of dates in every form that a table has for times
+    "dates": lambda t: t,
+    "durations": lambda t: t - t[0],
+    "zones": lambda t: t.dt.tz_localize("UTC"),
+    "days": lambda t: t.dt.date,
+    "categories": lambda t: t.astype("category"),
+    "periods": lambda t: t.dt.to_period("D"),
+    "of pyarrow": lambda t: t.astype("timestamp[ns][pyarrow]"),
+}
+
+
+@pytest.mark.parametrize("kind", [*OF_PANDAS, "pyarrow", "polars", "array", "list"])
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "beside numbers"])
+def test_dates_are_no_numbers(kind, is_alone):
+    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    t, column = pd.Series(pd.date_range("2020-01-01", periods=20), name="t"), "'t'"
+    t[3] = pd.NaT
+    numbers = {} if is_alone else {"u": X[:, 0]}
+    if kind in OF_PANDAS:
+        rows = pd.DataFrame({"t": OF_PANDAS[kind](t), **numbers})
+    elif kind == "pyarrow":
+        rows = pa.table({"t": pa.array(t, from_pandas=True), **numbers})
+    elif kind == "polars":
+        rows = pytest.importorskip("polars").from_pandas(pd.DataFrame({"t": t, **numbers}))
+    else:
+        rows, column = t.to_numpy()[:, None], 0
+        if not is_alone:  # objects of NumPy, which become floats without an error
+            rows = np.array([[time, *row] for (time,), row in zip(rows, X, strict=True)], object)
+        rows = rows if kind == "array" else list(map(list, rows))
+    said = "X", "dates or times", f"column {column}", '(t - t0) / pd.Timedelta("1D")'
+    for estimator in (RFFSampler(4), KernelRegressor(), ApproxKernelRidgeClassifier()):
+        says(*said, call=estimator.fit, given=(rows, y), error=TypeError)
+    if kind in OF_PANDAS:
+        table = rows.drop(index=3)
+        for target in (table["t"], table):
+            said = "y", "dates or times", "column 't'"
+            says(*said, call=ApproxKernelRidge().fit, given=(X[:19], target), error=TypeError)
+    says("sample_weight", "dates", call=RFFSampler(4).fit, given=(X, None, t), error=TypeError)
+
+
+def test_masked_entries_are_no_numbers():
+    masked = np.ma.masked_array(X, mask=np.arange(80).reshape(20, 4) == 5)
+    target, said = np.ma.masked_array(y * 1.0, mask=y == 2), "6 masked entries of 20"
+    fitted = RFFSampler(4).fit(X)
+    for call, arguments in (
+        (RFFSampler(4).fit, (masked,)),
+        (fitted.transform, (masked,)),
+        (OptimalPositiveRF(4).fit, (masked,)),
+        (KernelRegressor().fit, (masked, y)),
+        (theory.kernel_variance, (fitted, masked)),
+        (KernelOperator, (fitted, masked)),
+    ):
+        says("X", "1 masked entries of 80", call=call, given=arguments)
+    says("Y", "1 masked entries of 80", call=fitted.exact_kernel, given=(X, masked))
+    for estimator in (KernelRegressor(), ApproxKernelRidge(), RelevanceScaler()):
+        says("y", said, call=estimator.fit, given=(X, target))
+        says("sample_weight", said, call=estimator.fit, given=(X, y * 1.0, target))
+    for estimator in (KernelRegressionClassifier(), ApproxKernelRidgeClassifierCV(), AdaptiveRF(4)):
+        says("y", said, call=estimator.fit, given=(X, target.astype(int)))
+    for place, name in enumerate("qkv"):
+        qkv = [X, X, X]
+        qkv[place] = masked
+        for call in (exact_attention, partial(compare_attention, operators={})):
+            says(name, "1 masked entries of 80", call=call, given=qkv)
+    # Without a masked entry, such an array is like any other.
+    assert (fitted.transform(np.ma.masked_array(X)) == fitted.transform(X)).all()
+
+
+@pytest.mark.filterwarnings("ignore:A column-vector y:sklearn.exceptions.DataConversionWarning")
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow", "of pyarrow", "table"])
+def test_integers_and_booleans_that_may_be_missing_are_labels(kind):
+    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    convert = {
+        "pandas": lambda values, name: pd.Series(values, dtype=name),
+        "pyarrow": lambda values, name: pa.array(values),
+        "of pyarrow": lambda values, name: pd.Series(values, dtype=f"{name.lower()}[pyarrow]"),
+        "table": lambda values, name: pd.DataFrame({"y": pd.Series(values, dtype=name)}),
+    }[kind]
+    large, odd = [2**60 + int(k) for k in y], [bool(k % 2) for k in range(20)]
+    options = {"sigma": 1.0, "random_state": 0}
+    for values, name, dtype in ((large, "Int64", np.int64), (odd, "boolean", bool)):
+        name = "bool" if kind == "of pyarrow" and dtype is bool else name
+        labels = convert(values, name)
+        for estimator in (
+            KernelRegressionClassifier(RFFSampler(8), **options),
+            ApproxKernelRidgeClassifierCV(RFFSampler(8), sigmas=2, cv=2, random_state=0),
+            ApproxKernelRidgeClassifier(AdaptiveRF(8), **options),
+        ):
+            fitted = estimator.fit(X, labels)
+            assert fitted.score(X, labels) == np.mean(fitted.predict(X) == values)
+            assert fitted.classes_.dtype == dtype and set(fitted.classes_) == set(values)
+        values = [*values[:7], None, *values[8:]]
+        for estimator in (KernelRegressionClassifier(), ClusterNystroem(4), RelevanceScaler()):
+            says("y", call=estimator.fit, given=(X, convert(values, name)))
 
 
 @pytest.mark.parametrize("estimator", REGRESSIONS)

@@ -12,7 +12,7 @@ import array_api_compat
 import numpy as np
 
 from .._arrays import cast, in_library_of, is_array_api, largest_entry, like, namespace, to_host
-from .._validation import check_positive
+from .._validation import check_not_masked, check_positive
 
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
@@ -235,6 +235,7 @@ def _common_namespace(inputs):
 
 def as_array(name, values):
     """Return values as a NumPy array, or raise and name them."""
+    check_not_masked(name, values)
     try:
         return np.asarray(values)
     except ValueError as error:

@@ -13,7 +13,7 @@ from .._arrays import is_array_api, to_host
 from .._tables import Table
 from .._typing import Array
 from ..exceptions import FeatureCollapseWarning
-from ._inputs import check_flag, check_scale
+from ._inputs import as_array, check_flag, check_scale
 from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .masks import DecayMask, ToeplitzMask
@@ -141,7 +141,10 @@ def compare_attention(
     """
     if not (isinstance(operators, Mapping) and all(map(callable, operators.values()))):
         raise TypeError(f"operators must be a dict of str to callable, got {operators!r:.200}.")
-    q, k, v = (array if is_array_api(array) else np.asarray(array) for array in (q, k, v))
+    q, k, v = (
+        array if is_array_api(array) else as_array(name, array)
+        for name, array in (("q", q), ("k", k), ("v", v))
+    )
     options = {} if key_padding_mask is None else {"key_padding_mask": key_padding_mask}
 
     settings = _settings(operators, {"causal": causal, "scale": scale, "mask": mask}, q.shape[-1])

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from .._arrays import to_host
 from .._batches import Pass, Scope
-from .._validation import draft_of, drop_zero_weights, validate_rows
+from .._validation import as_numpy, draft_of, drop_zero_weights, validate_rows
 from ..statistics import PairStatistics
 from ._adapters import fit_to_statistics, learns_from_sums
 
@@ -198,7 +198,7 @@ def _summary_of(feature_map, scope, X, y, weights, number):
     if y is not None:
         check_consistent_length(X, y)
     weights, X, rows = drop_zero_weights(weights, X, np.arange(X.shape[0]))
-    y = None if y is None else np.asarray(to_host(y))[rows]
+    y = None if y is None else as_numpy("y", y)[rows]
     return BatchSummary.of(draft, (X, y, weights), number, rows, scope)
 
 

@@ -14,8 +14,8 @@ from scipy.spatial.distance import cdist
 from sklearn import config_context
 from sklearn.utils.multiclass import type_of_target
 
-from .._arrays import to_host
 from .._threads import serial_openmp
+from .._validation import as_numpy, check_present
 
 _SAME = 1e-7  # of the widest column: k-means cannot separate points that are closer
 _MOST_COLUMNS = 64  # in which k-means works: distances are kept to a tenth
@@ -296,7 +296,8 @@ def _class_codes(y, kept, most, *, floats):
     """
     if y is None or sp.issparse(y):
         return None
-    y = np.asarray(to_host(y))[kept]
+    y = as_numpy("y", y)[kept]
+    check_present("y", y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     with np.errstate(invalid="ignore"):  # casting NaN, which is then rejected

@@ -19,6 +19,7 @@ from .._typing import Array, RandomState, Result
 from .._validation import (
     Interval,
     StrOptions,
+    as_numpy,
     check_unchanged,
     commit,
     draft_of,
@@ -301,7 +302,7 @@ class BaseRandomFeatures(
         labels = self._labels(y, kept, keys)
         sample = self._sample(X, keys, sample_weight, seed, labels)
         if labels is not None:
-            sample = replace(sample, classes=np.unique(np.asarray(to_host(y))[kept]))
+            sample = replace(sample, classes=np.unique(as_numpy("y", y)[kept]))
         statistics = sample.statistics(full=self._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)

@@ -21,6 +21,7 @@ from .._typing import Array, RandomState, Result
 from .._validation import (
     Interval,
     StrOptions,
+    as_numpy,
     check_labels,
     check_range,
     check_targets,
@@ -251,8 +252,8 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 def _targets(X, y):
     """Return codes of labels or regression targets, and whether they are labels."""
     with naming("y"):
-        y = np.asarray(to_host(y))
-        if y.dtype.kind == "f" or (y.ndim == 2 and y.shape[1] > 1):
+        kind = as_numpy("y", y)
+        if kind.dtype.kind == "f" or (kind.ndim == 2 and kind.shape[1] > 1):
             y = check_targets(X, y)
             return y.reshape(len(y), -1), False
         y = check_labels("y", y)

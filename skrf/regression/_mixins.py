@@ -12,6 +12,7 @@ from .._arrays import cast, constant, in_library_of, namespace, to_host
 from .._estimator import Unless
 from .._typing import Array
 from .._validation import (
+    as_numpy,
     check_classes,
     check_labels,
     check_targets,
@@ -79,8 +80,8 @@ def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float
     from sklearn.metrics import accuracy_score, r2_score  # here because they use megabytes
 
     measure = accuracy_score if is_classifier(self) else r2_score
-    y, predicted, weights = map(to_host, (y, self.predict(X), sample_weight))
-    return measure(y, predicted, sample_weight=weights)
+    predicted, weights = map(to_host, (self.predict(X), sample_weight))
+    return measure(as_numpy("y", y), predicted, sample_weight=weights)
 
 
 class Classification(ClassifierMixin):

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.base import is_classifier
 
-from .._arrays import LARGEST, to_host
+from .._arrays import LARGEST
 from .._progress import Progress
-from .._validation import check_positive, naming, read_only
+from .._validation import as_numpy, check_positive, naming, read_only
 from ..features import OptimalPositiveRF, as_feature_map
 from ._blocks import beside_threads
 from ._folds import all_but_one, as_slice, rounds_of, splitter_for, tests_of
@@ -212,7 +212,7 @@ class SigmaSearch:
     def of(cls, estimator, X, y, sample_weight, groups):
         """Return the search that an estimator's parameters describe."""
         draft, data = estimator._read(X, y, sample_weight)
-        y = np.asarray(to_host(y))
+        y = as_numpy("y", y)
         with naming("cv"):
             cv = splitter_for(estimator.cv, y, classifier=is_classifier(estimator))
             tests = tests_of(cv, y, data, groups)

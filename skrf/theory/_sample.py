@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 
 from .._sums import log_estimate
-from .._validation import check_range, naming
+from .._validation import check_are_numbers, check_range, naming
 from ..features import BaseRandomFeatures, in_range, mapped
 
 MAX_ROWS = 400
@@ -21,6 +21,7 @@ def check_feature_map(feature_map, name="feature_map"):
 def check_rows(X, name="X", **options):
     """Return rows, dense or sparse, or raise and name them."""
     with naming(name):
+        check_are_numbers(name, X)
         kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
         X = check_array(X, input_name=name, **kinds, **options)
     check_range(name, X)
