@@ -157,6 +157,11 @@ class KernelSampler(EstimatorBase):
         draft._build()
         return commit(self, draft)
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _build(self):
         """Compute all features, and their sums."""
         logs = self._logs(1, "X", self._keys) + self._log_weights[:, None]

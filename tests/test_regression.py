@@ -356,6 +356,19 @@ def test_probabilities_decisions_and_predictions_agree(which):
     assert_array_equal(model.predict(Q), np.where(decisions > 0, "yes", "no"))
 
 
+@pytest.mark.parametrize(
+    "feature_map", [None, OptimalPositiveRF(64, random_state=0)], ids=["centres", "positive"]
+)
+def test_small_probabilities_of_float32_rows_agree_with_their_logarithms(feature_map):
+    rows = X.astype(np.float32)
+    model = KernelRegressionClassifier(feature_map, sigma=9.0, random_state=0).fit(rows, y)
+    probabilities, logs = model.predict_proba(rows), model.predict_log_proba(rows)
+    assert probabilities.dtype == logs.dtype == np.float64
+    assert -700 < logs.min() < -150  # in float32, 1e-45 is the least
+    assert_allclose(np.log(probabilities), logs, rtol=1e-12, atol=1e-15)
+    assert model.decision_function(rows).dtype == np.float32
+
+
 class Columns(TransformerMixin, BaseEstimator):
     """A map that returns chosen features: the first column is the feature."""
 

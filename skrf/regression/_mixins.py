@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 
-from .._arrays import cast, constant, in_library_of, namespace, to_host
+from .._arrays import cast, constant, in_library_of, is_array_api, namespace, to_host
 from .._estimator import Unless
 from .._typing import Array
 from .._validation import (
@@ -41,6 +41,15 @@ def in_dtype(values, dtype):
     """Return values in the dtype of the rows; probabilities may vanish there."""
     with np.errstate(over="ignore"):
         return cast(values, dtype)
+
+
+def probabilities_in(values, dtype):
+    """Return probabilities, or their logarithms, in the dtype of the rows; NumPy's in float64.
+
+    In float32, probabilities below 1e-45 are 0, and their logarithms are not: two answers about the
+    same rows that contradict each other.
+    """
+    return in_dtype(values, dtype if is_array_api(values) else np.float64)
 
 
 def predictions_in(values, dtype):

@@ -6,7 +6,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._arrays import is_array_api, like, namespace, rounding_of, to_host
 from .._typing import Array, Result
 from ._kernel_regression import KernelRegression
-from ._mixins import Classification, in_dtype
+from ._mixins import Classification, in_dtype, probabilities_in
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits
@@ -163,8 +163,8 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         Returns
         -------
         array of shape (n_samples, n_classes)
-            Probabilities; the weighted class shares of the training set if no score is positive,
-            which may happen with maps that are not positive.
+            Probabilities, in float64 for rows of NumPy; the weighted class shares of the training
+            set if no score is positive, which may happen with maps that are not positive.
 
         Warns
         -----
@@ -172,7 +172,11 @@ class KernelRegressionClassifier(Classification, KernelRegression):
             If all scores of a row are 0, because its features are 0, or because another
             package's features for it are infinite or NaN.
         """
-        return in_dtype(*self._query(X, lambda sums, _: self._probabilities(sums)))
+
+        def shares_of(sums, block):
+            return self._refined(self._probabilities(sums), block, namespace(sums).exp)
+
+        return probabilities_in(*self._query(X, shares_of))
 
     def _scores(self, sums):
         """Return the scores of the classes, with their share of the class frequencies."""
@@ -202,40 +206,45 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         Returns
         -------
         array of shape (n_samples, n_classes)
-            Log probabilities; with a map that is not positive, -inf where a score is not positive.
+            Log probabilities, in float64 for rows of NumPy; with a map that is not positive, -inf
+            where a score is not positive.
 
         Warns
         -----
         FeatureCollapseWarning
             As in `predict_proba`.
         """
+        return self._as_logs(*self._query(X, self._logs_of))
 
-        def logs_of(sums, block):
-            with np.errstate(divide="ignore"):
-                logs = namespace(sums).log(self._probabilities(sums))
-            is_refined = self._fitted.maps[0].is_positive and not self._fitted.prior_share
-            return self._refined(logs, block) if is_refined else logs
+    def _logs_of(self, sums, block):
+        with np.errstate(divide="ignore"):
+            logs = namespace(sums).log(self._probabilities(sums))
+        return self._refined(logs, block, lambda logs: logs)
 
-        logs = in_dtype(*self._query(X, logs_of))
+    def _as_logs(self, logs, dtype):
+        """Return logs that are 0, as in `predict_proba`, where probabilities close to 1 are 1."""
+        logs = probabilities_in(logs, dtype)
         xp = namespace(logs)
-        # As in `predict_proba`, where probabilities close to 1 are 1.
         return xp.where(xp.exp(logs) == 1, like(0.0, logs), logs)
 
-    def _refined(self, logs, block):
-        """Recompute logs of probabilities that are too small for the common scale of their row.
+    def _refined(self, values, block, of_logs):
+        """Recompute probabilities, or logs, that are too small for the common scale of their row.
 
-        NumPy arrays are changed in place.
+        `of_logs` makes values of logs. NumPy arrays are changed in place.
         """
-        xp = namespace(logs)
+        if self._fitted.prior_share or not self._fitted.maps[0].is_positive:
+            return values
+        xp = namespace(values)
         is_double = block.dtype == namespace(block).float64
-        is_lost = logs < (_LOST if is_double else _LOST_SINGLE)
+        is_lost = values < of_logs(like(_LOST if is_double else _LOST_SINGLE, values))
         rows = np.flatnonzero(to_host(xp.any(is_lost, axis=1)))
         if not len(rows):
-            return logs
-        if is_array_api(logs):
-            return xp.where(is_lost, self._fitted.log_shares(block), logs)
-        logs[rows] = np.where(is_lost[rows], self._fitted.log_shares(block[rows]), logs[rows])
-        return logs
+            return values
+        if is_array_api(values):
+            return xp.where(is_lost, of_logs(self._fitted.log_shares(block)), values)
+        precise = of_logs(self._fitted.log_shares(block[rows]))
+        values[rows] = np.where(is_lost[rows], precise, values[rows])
+        return values
 
     def decision_function(self, X: Array) -> Result:
         """Return log probabilities (for two classes, their difference), which are always finite.
@@ -251,9 +260,10 @@ class KernelRegressionClassifier(Classification, KernelRegression):
             Confidence; for two classes, positive for ``classes_[1]``.
         """
         # ROC curves and calibration reject -inf; use a value below the row's finite logarithms.
-        logs = self.predict_log_proba(X)
+        logs, dtype = self._query(X, self._logs_of)
+        logs = self._as_logs(logs, dtype)
         xp = namespace(logs)
         is_zero = xp.isinf(logs)
         lowest = xp.min(xp.where(is_zero, like(0.0, logs), logs), axis=1, keepdims=True)
         logs = xp.where(is_zero, xp.minimum(lowest - 1, like(_LOG_OF_ZERO, logs)), logs)
-        return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
+        return in_dtype(logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs, dtype)

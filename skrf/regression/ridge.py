@@ -27,7 +27,7 @@ from ._decisions import (
     simplest,
 )
 from ._evidence import sigma_by_evidence
-from ._mixins import in_dtype
+from ._mixins import probabilities_in
 from ._probabilities import best_scale, probabilities
 from ._ridge import POSITIVE, _Classification, _Plain, _Regression, _Search
 from ._ridge_solvers import is_affordable
@@ -532,14 +532,15 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         Returns
         -------
         array of shape (n_samples, n_classes)
-            Probabilities.
+            Probabilities, in float64 for rows of NumPy.
         """
         check_is_fitted(self)
         feature_map, solution = self._fitted.reader
         values, dtype = self._of_features(X, feature_map, solution.values)
         n_classes = len(self.classes_)
         is_of_pairs = n_classes == 2 or self.decisions_ == "one-vs-one"
-        return in_dtype(
+        values = probabilities_in(values, values.dtype)
+        return probabilities_in(
             probabilities(values, self.probability_scale_, n_classes, is_of_pairs), dtype
         )
 
@@ -555,7 +556,7 @@ class ApproxKernelRidgeClassifierCV(_Classification, _Search):
         Returns
         -------
         array of shape (n_samples, n_classes)
-            Log probabilities, -inf where a probability is 0.
+            Log probabilities, in float64 for rows of NumPy; -inf where a probability is 0.
         """
         shares = self.predict_proba(X)
         with np.errstate(divide="ignore"):
