@@ -286,6 +286,20 @@ def test_searches_hold_the_moments_of_all_folds(small):
             model.fit_batches([(X, Y)] * 2)
 
 
+@pytest.mark.parametrize("targets", [Y, np.column_stack([Y, X])], ids=["one", "four"])
+def test_posteriors_that_cannot_be_held_are_refused(small, targets):
+    model = ApproxKernelRidge(RFFSampler(16, random_state=0)).fit(X, targets)
+    rows = np.zeros((60_000, 3))
+    with refused("return_cov=True at 60000 rows"):
+        model.predict(rows, return_cov=True)
+    with refused(f"n_samples={HUGE} at 40 rows"):
+        model.sample_y(X, n_samples=HUGE)
+    with refused("n_samples=300 at 60000 rows"):
+        model.sample_y(rows, n_samples=300)
+    assert model.predict(rows[:9], return_cov=True)[1].shape[:2] == (9, 9)
+    assert model.sample_y(rows[:9], n_samples=300).shape[-1] == 300
+
+
 def test_sums_of_many_classes_are_refused(small):
     rows, labels = np.random.default_rng(0).normal(size=(2000, 2)), np.arange(2000) // 2
     map_of = {"n_components": 4096, "coupling": Undrawn()}

@@ -601,6 +601,8 @@ class _Regression(Regression):
         ValueError
             If there were too few rows to estimate the noise, or if both `return_std` and
             `return_cov` are True.
+        MemoryError
+            If the covariances of so many rows cannot be held.
 
         Warns
         -----
@@ -614,7 +616,8 @@ class _Regression(Regression):
         if return_std:
             self._check_noise("return_std=True")
         if return_cov:
-            return self.predict(X), self._covariances(X)
+            covariances = self._covariances(X)  # first, because there may be too many to hold
+            return self.predict(X), covariances
         feature_map, solution = self._fitted.reader
         functions = (solution.means,)
         if return_std:
@@ -659,10 +662,18 @@ class _Regression(Regression):
         ------
         ValueError
             If there were too few rows to estimate the noise.
+        MemoryError
+            If values of so many functions cannot be held.
         """
         check_is_fitted(self)
         self._check_noise("sample_y")
         ridge, n_samples = self._fitted.ridge, check_integer("n_samples", n_samples)
+        n_rows, (n_columns, n_targets) = (
+            validate_rows(self, X, reset=False).shape[0],
+            ridge.coef.shape,
+        )
+        n_bytes = 8 * n_samples * n_targets * (n_rows + 2 * n_columns)
+        check_fits(n_bytes, f"n_samples={n_samples} at {n_rows} rows", "values and coefficients")
         rng = np.random.default_rng(draw_seed(random_state))
         normal = rng.standard_normal((n_samples, *np.add(ridge.coef.shape, (1, 0))))
         coef, intercept = ridge.drawn(np.moveaxis(normal, 0, 2))
@@ -677,7 +688,10 @@ class _Regression(Regression):
         check_is_fitted(self)
         self._check_noise("return_cov=True")
         ridge, feature_map = self._fitted.ridge, self._fitted.maps[0]
-        features = features_of(feature_map, validate_rows(self, X, reset=False))
+        X, n_targets = validate_rows(self, X, reset=False), len(ridge.intercept)
+        n_bytes = 8 * X.shape[0] ** 2 * (1 + n_targets)
+        check_fits(n_bytes, f"return_cov=True at {X.shape[0]} rows", "their covariances")
+        features = features_of(feature_map, X)
         covariances = ridge.covariances(features, feature_map.is_projected)
         variances = ridge.deviation**2
         return (
