@@ -12,8 +12,6 @@ or Dask.
 # regression on `skrf.AdaptiveRF` learn with ``partial_fit``; ridge regression is also trained on a
 # stream sorted by digit. After every batch, the accuracy on held-out images is measured.
 
-import warnings
-
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.base import clone
@@ -43,22 +41,20 @@ def accuracies(model, order):
 
 
 as_they_come, by_digit = np.arange(len(y)), np.argsort(y, kind="stable")
-with warnings.catch_warnings(record=True) as caught:
-    streams = {
-        "ridge on RFFSampler": accuracies(ridge, as_they_come),
-        "ridge on RFFSampler, sorted by digit": accuracies(ridge, by_digit),
-        "kernel regression on AdaptiveRF": accuracies(smooth, as_they_come),
-    }
+streams = {
+    "ridge on RFFSampler": accuracies(ridge, as_they_come),
+    "ridge on RFFSampler, sorted by digit": accuracies(ridge, by_digit),
+    "kernel regression on AdaptiveRF": accuracies(smooth, as_they_come),
+}
 for name, found in streams.items():
     print(f"{name:38s} accuracy after the last batch {found[-1]:.3f}")
-print("Warning:", caught[0].message)
 
 # %%
-# The frequencies of `skrf.RFFSampler` do not depend on the data, so ``partial_fit`` ends up where
-# ``fit`` does. `skrf.AdaptiveRF` places its projections near the first 50 images and never moves
-# them; ``partial_fit`` warns about this. ``fit_batches`` reads all batches twice, first for the
-# features and then for the sums, and gives the same model as ``fit`` on all rows, whatever their
-# order.
+# ``partial_fit`` keeps its first images until there are enough of them for the map: 256 for
+# `skrf.RFFSampler`, which learns its sigma from them, and four per component for `skrf.AdaptiveRF`,
+# which places its projections near them. From then on the map stays as it is. ``fit_batches`` reads
+# all batches twice, first for the features and then for the sums, and gives the same model as
+# ``fit`` on all rows, whatever their order.
 
 fitted = {"ridge": clone(ridge).fit(X, y), "kernel regression": clone(smooth).fit(X, y)}
 scores = {name: model.score(X_test, y_test) for name, model in fitted.items()}
@@ -87,7 +83,8 @@ print(f"largest difference from fit: {max(differences):.0e}")
 
 # %%
 # Dashed lines show ``fit``, ``fit_batches`` and Dask. Ridge regression reaches its line with either
-# stream. Kernel regression stays below its line, because its projections fit only the first batch.
+# stream. Kernel regression stays a little below its line, because its projections are placed near
+# the first 1,024 images.
 
 figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
 seen = [50 * (i + 1) for i in range(len(y) // 50)]
@@ -102,4 +99,4 @@ plt.show()
 
 mixed, in_order, adaptive = (found[-1] for found in streams.values())
 assert abs(mixed - scores["ridge"]) < 0.01 and abs(in_order - scores["ridge"]) < 0.01
-assert adaptive < scores["kernel regression"] - 0.1 and max(differences) < 1e-6
+assert adaptive > scores["kernel regression"] - 0.03 and max(differences) < 1e-6

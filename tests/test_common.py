@@ -77,7 +77,6 @@ def expected_failures(estimator):
 # scikit-learn skips the one check with array_api_dispatch=True unless SCIPY_ARRAY_API is set before
 # SciPy is loaded; test_containers.py runs it in its own process. The warning that is ignored is
 # Nystroem's: the checks' data have fewer rows than its default n_components.
-@pytest.mark.filterwarnings("ignore:partial_fit fits the feature map to the first batch")
 @pytest.mark.filterwarnings("ignore:n_components > n_samples:UserWarning")
 @parametrize_with_checks([*DEFAULTS, *VARIANTS], expected_failed_checks=expected_failures)
 def test_scikit_learn_check(estimator, check):

@@ -458,8 +458,3 @@ def test_an_outlier_does_not_blur_the_nearest_centre():
     nearest = cdist(rows, fitted.centers_).argmin(axis=1)
     assert_array_equal(fitted.transform_keys(rows).argmax(axis=1), nearest)
     assert len(np.unique(nearest)) > 30
-
-
-def test_a_first_batch_too_small_for_its_centres_warns():
-    with pytest.warns(UserWarning, match="30 rows are too few for the 256 components"):
-        KernelRegressionClassifier().partial_fit(X[::5], y[::5], np.unique(y))

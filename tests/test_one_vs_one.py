@@ -401,7 +401,7 @@ def test_probabilities_are_coupled_from_those_of_pairs():
     assert_allclose(search.predict_proba(Q), expected, rtol=1e-6, atol=1e-9)
     assert_allclose(search.predict_log_proba(Q), np.log(search.predict_proba(Q)), rtol=1e-12)
     single = search.predict_proba(Q.astype(np.float32))
-    assert single.dtype == np.float32
+    assert single.dtype == np.float64
     assert_allclose(single, expected, rtol=1e-3, atol=1e-5)
 
 

@@ -517,11 +517,11 @@ def test_half_fitted_models_are_those_of_their_good_batches(kind, steps, seed):
             model.set_params(sigma=2.0)
         elif step == "fit":
             model.fit(X, y)
-            good, sigma = [(X, y)], model.sigma
+            good, sigma = [("fit", X, y)], model.sigma
         elif step == "partial_fit" and (not good or sigma == model.sigma):
             sigma = model.sigma
             model.partial_fit(X, y, **first)
-            good.append((X, y))
+            good.append((step, X, y))
         else:
             bad = {"X": FAULTS["NaN"](X)} if step == "bad X" else {"X": X}
             bad |= {"y": [None] * 9} if step == "bad y" else {"y": y}
@@ -536,8 +536,8 @@ def test_half_fitted_models_are_those_of_their_good_batches(kind, steps, seed):
             model.predict(Q)
         return
     again = kind(make("OptimalPositiveRF", n_components=8), sigma=sigma, random_state=0)
-    for X, y in good:
-        again.partial_fit(X, y, **first)
+    for step, X, y in good:
+        getattr(again, step)(X, y, **(first if step == "partial_fit" else {}))
     for fitted in (model, pickle.loads(pickle.dumps(model))):
         assert_allclose(fitted.predict(Q), again.predict(Q), rtol=1e-9)
 

@@ -27,6 +27,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.exceptions import FeatureCollapseWarning
+from skrf.regression import _first_rows
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -291,10 +292,11 @@ def test_blocks_and_sparse_rows_do_not_matter(which):
         assert_allclose(many.predict(convert(queries[asked])), values[asked], rtol=1e-7)
 
 
-def test_the_first_batch_alone_sets_the_map():
-    model = KernelRegressionClassifier(AdaptiveRF(16), sigma="scale", random_state=0)
-    model.partial_fit(X[:20], y[:20], classes=[0, 1, 2])
-    first = clone(model.feature_map_).fit(X[:20], y[:20])
+def test_the_first_rows_alone_set_the_map():
+    model = KernelRegressionClassifier(OptimalPositiveRF(16), sigma="scale", random_state=0)
+    rows, labels = np.random.default_rng(0).normal(size=(256, 4)), np.arange(256) % 3
+    model.partial_fit(rows, labels, classes=[0, 1, 2])
+    first = clone(model.feature_map_).fit(rows)
     model.partial_fit(100 * X[20:], y[20:])
     assert model.feature_map_.sigma_ == first.sigma_
     assert_array_equal(model.feature_map_.offset_, first.offset_)
@@ -304,10 +306,11 @@ def test_the_first_batch_alone_sets_the_map():
 
 
 @pytest.mark.parametrize("estimator", [KernelRegressor, ApproxKernelRidge])
-def test_a_first_batch_too_small_for_its_map_warns(estimator):
-    model = estimator(AdaptiveRF(32, sigma=1.0, random_state=0))
-    with pytest.warns(UserWarning, match="31 rows are too few for the 32 components") as caught:
-        model.partial_fit(X[:31], T[:31])
+def test_first_rows_too_few_for_their_map_warn(estimator, monkeypatch):
+    monkeypatch.setattr(_first_rows, "_MOST_ROWS", 31)  # no more are kept
+    model = estimator(AdaptiveRF(32, sigma=1.0, random_state=0)).partial_fit(X[:30], T[:30])
+    with pytest.warns(UserWarning, match="31 are too few for the 32 components") as caught:
+        model.partial_fit(X[30:31], T[30:31])
     assert caught[0].filename == __file__
     # Neither later batches, nor enough rows, nor a map that is fitted already.
     model.partial_fit(X[:5], T[:5])

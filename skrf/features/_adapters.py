@@ -83,7 +83,7 @@ def prepared(
             f"with the methods fit and transform, not a class; {owner} got {feature_map!r}."
         )
     copied = clone(feature_map)
-    held = _last(copied) if is_deep else copied
+    held = last_step(copied) if is_deep else copied
     params = held.get_params(deep=False)
     signature = inspect.signature(type(held)).parameters
     for name, value in settings.items():
@@ -123,7 +123,7 @@ def check_columns(feature_map, n_rows, bytes_of, purpose):
     purpose : str
         What the bytes are for.
     """
-    transformer = _last(feature_map)
+    transformer = last_step(feature_map)
     is_frozen = isinstance(transformer, FrozenEstimator)
     if is_frozen or not (
         hasattr(transformer, "_n_columns") and isinstance(transformer.n_components, Integral)
@@ -138,7 +138,7 @@ def check_columns(feature_map, n_rows, bytes_of, purpose):
 
 def columns_of(feature_map, n_rows):
     """Return how many columns an unfitted map will have, or None if that is unknown."""
-    transformer = _last(feature_map)
+    transformer = last_step(feature_map)
     if isinstance(transformer, FrozenEstimator) or not hasattr(transformer, "_n_columns"):
         return None
     transformer._validate_params()
@@ -232,16 +232,16 @@ def frozen_kernel(feature_map):
     feature_map : feature map, FrozenEstimator, Pipeline or transformer
         The map; kernel and sigma are both None for feature maps of other packages.
     """
-    held = _last(feature_map)
+    held = last_step(feature_map)
     if not isinstance(held, FrozenEstimator):
         return None
     while isinstance(held, FrozenEstimator):
-        held = _last(held.estimator)
+        held = last_step(held.estimator)
     known = getattr(held, "_known", None)  # parameters may have been set after the fit
     return (None, None) if known is None else (known.spec.kernel, known.learned.sigma)
 
 
-def _last(feature_map):
+def last_step(feature_map):
     """Return the transformer that makes the features: the last step of a Pipeline."""
     while isinstance(feature_map, Pipeline) and isinstance(feature_map.steps[-1][1], BaseEstimator):
         feature_map = feature_map.steps[-1][1]

@@ -32,6 +32,7 @@ from .._validation import (
 from ..features import check_columns, difference, lacks_rows, prepared
 from ._batches import passes
 from ._data import Data
+from ._first_rows import FirstRows, enough_for
 
 SIGMA = Interval(Real, 0, LARGEST, closed="right")
 
@@ -50,6 +51,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         "random_state": ["random_state"],
     }
     _fitted = None
+    _first_rows_ = None  # of partial_fit; a fit drops whatever ends like this
 
     def _obstacle_to_batches(self):
         """Return why there are no sums of rows that could be added up, or None."""
@@ -112,12 +114,38 @@ class KernelEstimator(TakesBatches, EstimatorBase):
 
     def _add(self, X, y, sample_weight, *, forget, classes=None):
         draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
-        before = draft._fitted
+        before, first = draft._fitted, draft._first_rows_
         if before is None:
             before = draft._fit_map(data, is_first_batch=not forget)
-            if not forget and lacks_rows(draft.feature_map_, len(data.y)):
-                _warn_of_first_batch(draft.feature_map_, len(data.y))
+            if not forget:
+                first = FirstRows(enough_for(draft.feature_map_)).added(data)
+        elif first is not None:
+            first = first.added(data)
+            if first.ask_for_a_map:
+                draft, data = draft._anew(*first.together, classes)
+                before = draft._fit_map(data, is_first_batch=True)
+        if first is not None:
+            draft._keep(first)
         return commit(self, draft._finished(before.added(data)))
+
+    def _anew(self, X, y, weights, classes):
+        """Return an unfitted draft for rows that were read before, and these."""
+        draft = draft_of(self)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self, name):
+                setattr(draft, name, getattr(self, name))
+        return draft, Data(X, y, weights, np.arange(len(y)), *draft._to_sum(y, classes))
+
+    def _keep(self, first):
+        """Keep the first rows of this draft, or drop them if they suffice for its map."""
+        n_rows = first.n_rows
+        first = first.mapped if first.ask_for_a_map else first
+        if first is not None:
+            self._first_rows_ = first.owned
+            return
+        vars(self).pop("_first_rows_", None)
+        if lacks_rows(self.feature_map_, n_rows):
+            _warn_of_first_rows(self.feature_map_, n_rows)
 
     def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
         """Return a draft to fit, and the validated rows with all their weights."""
@@ -188,7 +216,8 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         TypeError
             If `other` is of another class.
         ValueError
-            If parameters, columns, classes, targets or maps differ; the message says which.
+            If parameters, columns, classes, targets or maps differ; the message says which. Also
+            if `partial_fit` still keeps the first rows of one, whose map is not final.
         """
         check_is_fitted(self)
         if type(other) is not type(self):
@@ -196,6 +225,13 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         check_is_fitted(other)
         for model in (self, other):
             check_unchanged(model, model._fitted.params, "merge takes models as they were fitted")
+            first = model._first_rows_
+            if first is not None:
+                raise ValueError(
+                    f"{type(self).__name__} cannot merge: partial_fit still keeps its first rows, "
+                    f"got {len(first.known)} distinct ones, to which the feature map will be "
+                    f"fitted again: merge after at least {first.enough} distinct rows, or fit."
+                )
         what = next(self._differences(other), None)
         if what is not None:
             raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
@@ -229,12 +265,12 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         return tags
 
 
-def _warn_of_first_batch(feature_map, n_rows):
-    """Warn that a first batch, which sets the map for good, is too small for it."""
+def _warn_of_first_rows(feature_map, n_rows):
+    """Warn that the first rows, which set the map for good, are too few for it."""
     warnings.warn(
-        f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are too "
-        f"few for the {feature_map.n_components} components of {type(feature_map).__name__}, "
-        "which are placed near rows. Use fit_batches, or begin with a larger batch.",
+        f"partial_fit fits the feature map to the first rows alone, and these {n_rows} are too few "
+        f"for the {feature_map.n_components} components of {type(feature_map).__name__}, which are "
+        "placed near rows. Use fit_batches, or begin with a larger batch.",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,
     )

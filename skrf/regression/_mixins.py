@@ -102,7 +102,11 @@ class Classification(ClassifierMixin):
     def partial_fit(
         self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
     ) -> Self:
-        """Add a batch; only the first batch sets the feature map's statistics.
+        """Add a batch; only the first rows set the feature map's parameters.
+
+        The model, and its pickles, keep these rows until 256 of them are distinct (four per
+        component, where components are placed near rows), or until there are 4,096 of them or 4
+        million numbers. Meanwhile the map is fitted again whenever their number has doubled.
 
         Parameters
         ----------
@@ -169,7 +173,11 @@ class Regression(RegressorMixin):
 
     @partial(Unless, methodcaller("_obstacle_to_batches"))
     def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Add a batch; only the first batch sets the feature map's statistics.
+        """Add a batch; only the first rows set the feature map's parameters.
+
+        The model, and its pickles, keep these rows until 256 of them are distinct (four per
+        component, where components are placed near rows), or until there are 4,096 of them or 4
+        million numbers. Meanwhile the map is fitted again whenever their number has doubled.
 
         Parameters
         ----------
