@@ -11,7 +11,6 @@ import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import skops.io
 from estimators import ESTIMATORS, PREDICTIONS, TARGETS, exported_estimators
 from samples import X
 from sklearn.base import clone, is_regressor
@@ -46,6 +45,8 @@ def test_attributes_are_read_without_an_error_and_listed_without_a_computation(n
 
 
 def _through_skops(estimator):
+    import skops.io  # imports all of scikit-learn, and PyTorch
+
     saved = skops.io.dumps(estimator)
     return skops.io.loads(saved, trusted=skops.io.get_untrusted_types(data=saved))
 
