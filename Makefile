@@ -11,12 +11,14 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest lint docs bench bench-scale recipes dist test-wheel test-sdist \
+.PHONY: help demo test quick costs test-lowest lint docs bench bench-scale recipes dist test-wheel test-sdist \
 	config clean
 
 help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
 	@echo "make test   run all tests and the examples in the docstrings"
+	@echo "make quick  run one cheap case of every test, in less than a minute"
+	@echo "make costs  run all tests, print what each costs, and record which are cheap"
 	@echo "make test-lowest   run them with the oldest versions of everything that are allowed"
 	@echo "make lint   check style, formatting and type hints"
 	@echo "make docs   build the documentation into docs/_build/html"
@@ -48,10 +50,18 @@ demo: $(VENV)/.stamp-examples
 
 # One BLAS and OpenMP thread per worker: two workers with two threads each would wait for each
 # other on two cores.
-test: export OMP_NUM_THREADS ?= 1
-test: export OPENBLAS_NUM_THREADS ?= 1
+test quick costs: export OMP_NUM_THREADS ?= 1
+test quick costs: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/.stamp-tests
 	$(VENV)/bin/python -m pytest -n $(WORKERS)
+
+quick: $(VENV)/.stamp-tests
+	$(VENV)/bin/python -m pytest -q -n $(WORKERS) --quick
+
+# The second run finds cases that were cheap only after others.
+costs: $(VENV)/.stamp-tests
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --record-costs --costs
+	$(VENV)/bin/python -m pytest -q -n $(WORKERS) --record-costs --quick
 
 # SciPy 1.15 and scikit-learn 1.6 need SCIPY_ARRAY_API before scikit-learn's own checks are imported.
 test-lowest:

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+pytest_plugins = ["costs"]
+
 # Modules that need a package beyond the requirements are not collected where it is missing.
 _NEEDED = {"dask": "skrf/dask.py", "torch": "skrf/torch/*"}
 collect_ignore_glob = [paths for name, paths in _NEEDED.items() if not find_spec(name)]
