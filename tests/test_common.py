@@ -42,17 +42,19 @@ VARIANTS = [  # that run other code
     ClusterQuantizer(n_components=8),
     QuadratureFourierFeatures(n_components=9),
     RelevanceScaler(n_samples=10),
-    KernelRegressionClassifier(AdaptiveRF(12)),
+    # Fewer features, centres, candidates and folds than by default, for the time that checks take.
+    # Kernel regression looks for a sigma with "exact" and in KernelRegressor.
+    KernelRegressionClassifier(AdaptiveRF(12, n_centers=2, sigma="scale")),
     KernelRegressionClassifier(Nystroem()),
     KernelRegressionClassifier("exact"),
     KernelRegressor(OptimalPositiveRF(16)),
     KernelRegressor("exact"),
-    KernelRegressionClassifierCV(AdaptiveRF(16), sigmas=3, cv=3),
-    KernelRegressorCV(AdaptiveRF(16), sigmas=3),
+    KernelRegressionClassifierCV(AdaptiveRF(8, n_centers=2), sigmas=(1.0, 3.0), cv=2),
+    KernelRegressorCV(AdaptiveRF(8, n_centers=2), sigmas=2, cv=2),
     ApproxKernelRidge(RFFSampler(40, sigma="scale"), alpha="evidence"),
     ApproxKernelRidgeClassifier(RFFSampler(40)),
-    ApproxKernelRidgeCV(RFFSampler(40), sigmas=3),
-    ApproxKernelRidgeClassifierCV(RFFSampler(40), sigmas=3, cv=3),
+    ApproxKernelRidgeCV(RFFSampler(40), sigmas=2, alphas=(0.1, 1.0), cv=2),
+    ApproxKernelRidgeClassifierCV(RFFSampler(40), sigmas=2, alphas=(0.1, 1.0), cv=2),
 ]
 
 
