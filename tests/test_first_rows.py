@@ -23,7 +23,7 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.regression import _first_rows
+from skrf.regression import first_rows
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(301, 2))
@@ -92,7 +92,7 @@ def test_batches_of_one_row_teach_as_much_as_all_rows(name):
 )
 def test_the_map_is_that_of_at_least_half_of_the_rows(name, sizes, n_mapped, monkeypatch):
     """The others are added, as if the former had been the first batch."""
-    monkeypatch.setattr(_first_rows, "_PER_COMPONENT", 1)  # 256 rows suffice for every map
+    monkeypatch.setattr(first_rows, "_PER_COMPONENT", 1)  # 256 rows suffice for every map
     n_rows, model = sum(sizes), MODELS[name]
     stream = streamed(model, np.cumsum(sizes))
     once = streamed(model, sorted({n_mapped, n_rows}))
@@ -154,7 +154,7 @@ def test_rows_are_kept_until_they_suffice(monkeypatch):
     model.partial_fit(rows[:4095], rows[:4095, 0])
     assert len(model._first_rows_.known) == 20
     assert model.partial_fit(-rows[:1], [0.0])._first_rows_ is None
-    monkeypatch.setattr(_first_rows, "_MOST_NUMBERS", 400)
+    monkeypatch.setattr(first_rows, "_MOST_NUMBERS", 400)
     assert streamed(ridge, [199])._first_rows_ is not None
     assert streamed(ridge, [199, 200])._first_rows_ is None
 

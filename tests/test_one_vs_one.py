@@ -24,8 +24,9 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.regression import _probabilities
-from skrf.regression._decisions import (
+from skrf.regression import probabilities
+from skrf.regression._ridge import Targets
+from skrf.regression.decide import (
     Candidate,
     at_one_sigma,
     candidate_sigmas,
@@ -33,10 +34,9 @@ from skrf.regression._decisions import (
     hits,
     of_two_classes,
 )
-from skrf.regression._moments import ClassMoments, moments_of_rows
-from skrf.regression._ridge import Targets
-from skrf.regression._ridge_solvers import pair_solutions, pair_values, votes
-from skrf.regression._row_pairs import _drawn
+from skrf.regression.moments import ClassMoments, moments_of_rows
+from skrf.regression.rows import _drawn
+from skrf.regression.solve import pair_solutions, pair_values, votes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3))
@@ -451,23 +451,23 @@ def test_the_scale_of_probabilities_is_best_on_held_out_rows(decision):
 
 def test_probabilities_of_many_rows_are_those_of_each(monkeypatch):
     firsts = RNG.uniform(size=(50, 10))
-    expected = _probabilities.coupled(firsts, 1 - firsts, 5)
-    monkeypatch.setattr(_probabilities, "_BLOCK", 36 * 7)
-    assert_allclose(_probabilities.coupled(firsts, 1 - firsts, 5), expected, rtol=1e-12)
+    expected = probabilities.coupled(firsts, 1 - firsts, 5)
+    monkeypatch.setattr(probabilities, "_BLOCK", 36 * 7)
+    assert_allclose(probabilities.coupled(firsts, 1 - firsts, 5), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
 def test_the_best_scale_is_found_for_values_of_any_size(factor):
     values = RNG.normal(size=(400, 3))
     codes = (values + RNG.gumbel(size=(400, 3))).argmax(axis=1)  # softmax of the values
-    of_scales = _probabilities.losses(factor * values, codes, None, False)
-    assert 0.7 < factor * _probabilities.best_scale(of_scales) < 1.4
+    of_scales = probabilities.losses(factor * values, codes, None, False)
+    assert 0.7 < factor * probabilities.best_scale(of_scales) < 1.4
 
 
 def test_the_best_scale_is_that_of_a_parabola():
     for exponent in (1.3, -2.4, 5.0):
-        of_scales = (np.log2(_probabilities.SCALES) - exponent) ** 2
-        assert _probabilities.best_scale(of_scales) == pytest.approx(2.0**exponent, rel=1e-12)
+        of_scales = (np.log2(probabilities.SCALES) - exponent) ** 2
+        assert probabilities.best_scale(of_scales) == pytest.approx(2.0**exponent, rel=1e-12)
 
 
 def test_no_candidate_leaves_where_a_scorer_decides():
@@ -557,7 +557,7 @@ EXACT = ApproxKernelRidgeClassifier("exact", sigma=0.7, alpha=0.05, decision="on
 def in_rows(monkeypatch):
     """Solve pairs of 50 and more rows in these, and search on at most 150 rows."""
     monkeypatch.setattr("skrf.regression._ridge.FEW_ROWS", 49)
-    monkeypatch.setattr("skrf.regression._row_pairs._MOST_SEARCHED", 150)
+    monkeypatch.setattr("skrf.regression.rows._MOST_SEARCHED", 150)
     monkeypatch.setattr("skrf.regression.ridge.MOST_COMPARED", 200)
 
 
@@ -663,7 +663,7 @@ def test_a_search_in_rows_looks_at_a_part_of_many_rows(in_rows):
 
 
 def test_the_rows_of_a_search_are_not_those_of_splitters(in_rows, monkeypatch):
-    monkeypatch.setattr("skrf.regression._row_pairs._RARE", 3)
+    monkeypatch.setattr("skrf.regression.rows._RARE", 3)
     cv = StratifiedShuffleSplit(3, test_size=0.2, random_state=0)
     search = ApproxKernelRidgeClassifierCV("exact", sigmas=[1.0], alphas=[0.1], cv=cv).fit(X, y)
     assert "split2_test_score" in search.cv_results_
@@ -679,8 +679,8 @@ def test_the_rows_of_a_search_are_not_those_of_splitters(in_rows, monkeypatch):
 def test_more_rows_may_ask_for_a_narrower_kernel(monkeypatch, in_rows):
     rows = np.random.default_rng(3).uniform(-3, 3, size=(900, 2))
     cells = np.floor(1.2 * rows).astype(int) @ [1, 3] % 4  # a checkerboard of four classes
-    monkeypatch.setattr("skrf.regression._row_pairs._RARE", 3)
-    monkeypatch.setattr("skrf.regression._row_pairs._MOST_SEARCHED", 60)
+    monkeypatch.setattr("skrf.regression.rows._RARE", 3)
+    monkeypatch.setattr("skrf.regression.rows._MOST_SEARCHED", 60)
     given = {"sigmas": [0.3, 1.0, 3.0], "alphas": [1e-3, 1e-1, 10.0]}
     few = ApproxKernelRidgeClassifierCV("exact", **given)
     monkeypatch.setattr(few, "_sharpen", lambda search: None, raising=False)

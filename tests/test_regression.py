@@ -27,7 +27,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.regression import _first_rows
+from skrf.regression import first_rows
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -307,7 +307,7 @@ def test_the_first_rows_alone_set_the_map():
 
 @pytest.mark.parametrize("estimator", [KernelRegressor, ApproxKernelRidge])
 def test_first_rows_too_few_for_their_map_warn(estimator, monkeypatch):
-    monkeypatch.setattr(_first_rows, "_MOST_ROWS", 31)  # no more are kept
+    monkeypatch.setattr(first_rows, "_MOST_ROWS", 31)  # no more are kept
     model = estimator(AdaptiveRF(32, sigma=1.0, random_state=0)).partial_fit(X[:30], T[:30])
     with pytest.warns(UserWarning, match="31 are too few for the 32 components") as caught:
         model.partial_fit(X[30:31], T[30:31])

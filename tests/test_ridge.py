@@ -43,7 +43,7 @@ from skrf import (
     PositiveRF,
     RFFSampler,
 )
-from skrf.regression._scoring import KnownDecisions
+from skrf.regression.scoring import KnownDecisions
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(80, 3))
@@ -327,7 +327,7 @@ def test_covariances_and_samples_are_those_of_the_posterior(feature_map, targets
     for t, variance in enumerate(noise):
         expected[:, t, :, t] = covariance[:, :, t] - variance * np.diag(1 + beyond)
     # Functions are linear in normal numbers: one of them at a time makes the covariance exact.
-    n_numbers = (np.shape(model.coef_)[-1] + 1) * len(noise)
+    n_numbers = (np.shape(model.component_coef_)[-1] + 1) * len(noise)
     with monkeypatch.context() as patch:
         patch.setattr(np.random, "default_rng", lambda seed: UnitVectors())
         samples = model.sample_y(Q, n_numbers + 1).reshape(len(Q), -1, n_numbers + 1)

@@ -451,12 +451,14 @@ def test_2000_samples_have_the_shares_of_all_labels():
     assert_allclose(np.mean(searched, axis=0), [200, 500, 1300], atol=1)
 
 
-def test_the_first_batch_chooses_sigma():
+def test_the_first_rows_choose_sigma():
     model = KernelRegressionClassifier(RFFSampler(20), random_state=0)
-    first = clone(model).fit(X[:40], y[:40])
-    both = clone(model).partial_fit(X[:40], y[:40], classes=np.unique(y))
-    both.partial_fit(X[40:], y[40:])
-    assert both.sigma_ == first.sigma_ == both.feature_map_.sigma_
+    both = clone(model)
+    for rows in (slice(0, 40), slice(40, 79), slice(79, 90)):
+        both.partial_fit(X[rows], y[rows], classes=np.unique(y))
+        last = 90 if rows.stop == 90 else 40  # until their number has doubled
+        assert both.sigma_ == clone(model).fit(X[:last], y[:last]).sigma_
+        assert both.sigma_ == both.feature_map_.sigma_
     assert both.class_count_.sum() == 90
     # As many rows as there are are enough.
     assert KernelRegressionClassifier(random_state=0).fit(X[:2], y[:2]).predict(X[:2]).shape == (2,)

@@ -6,6 +6,7 @@ one pass, `partial_fit` is exact, and the order of the rows does not matter.
 """
 
 from .classifier import KernelRegressionClassifier
+from .kernel_regression_cv import KernelRegressionClassifierCV, KernelRegressorCV
 from .regressor import KernelRegressor
 from .ridge import (
     ApproxKernelRidge,
@@ -13,7 +14,6 @@ from .ridge import (
     ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
 )
-from .search import KernelRegressionClassifierCV, KernelRegressorCV
 
 __all__ = [
     "ApproxKernelRidge",

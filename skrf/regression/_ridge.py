@@ -30,13 +30,20 @@ from .._validation import (
     validate_rows,
 )
 from ..features import ClusterNystroem, RFFSampler
-from ._base import SIGMA, KernelEstimator
-from ._batches import HAS_FOLDS, searches
-from ._blocks import beside_threads, blocks_of
-from ._exact import KernelMap
-from ._leave_one_out import leave_one_out_errors
-from ._mixins import Classification, Regression, in_dtype, predictions_in
-from ._moments import (
+from .base import SIGMA, KernelEstimator
+from .batches import HAS_FOLDS, searches
+from .blocks import beside_threads, blocks_of
+from .exact import KernelMap
+from .held import (
+    features_of,
+    in_basis,
+    is_smaller,
+    judged_apart_in_row_space,
+    judged_in_row_space,
+)
+from .leave_one_out import leave_one_out_errors
+from .mixins import Classification, Regression, in_dtype, predictions_in
+from .moments import (
     ClassMoments,
     Moments,
     bytes_of_moments,
@@ -45,17 +52,9 @@ from ._moments import (
     plain_features,
     rounding_of_products,
 )
-from ._ridge_solvers import PairRidges, Ridge, Spectrum, discriminants, ridge_of, solve, solved
-from ._row_pairs import FEW_ROWS, ClassRows
-from ._row_space import (
-    features_of,
-    in_basis,
-    is_smaller,
-    judged_apart_in_row_space,
-    judged_in_row_space,
-)
-from ._scoring import KnownDecisions, KnownPredictions, scorer_of
-from ._sigma_search import (
+from .rows import FEW_ROWS, ClassRows
+from .scoring import KnownDecisions, KnownPredictions, scorer_of
+from .search import (
     ROUNDING,
     Criterion,
     SigmaSearch,
@@ -64,6 +63,7 @@ from ._sigma_search import (
     positive_array,
     resolved,
 )
+from .solve import PairRidges, Ridge, Spectrum, discriminants, ridge_of, solve, solved
 
 # Rounding of exponentials times coefficients stays below 1e-9 of the targets.
 _LARGEST_COEF = 1e-9 / np.finfo(float).eps

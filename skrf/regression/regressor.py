@@ -7,8 +7,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, like, namespace
 from .._typing import Array, Result
-from ._kernel_regression import KernelRegression
-from ._mixins import Regression, predictions_in
+from .kernel_regression import KernelRegression
+from .mixins import Regression, predictions_in
 
 _DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent

@@ -13,8 +13,9 @@ from .._estimator import Unless
 from .._typing import Array, RandomState, Result, Sigma, Transformer
 from .._validation import StrOptions
 from ..features import as_feature_map
-from ._base import SIGMA
-from ._decisions import (
+from ._ridge import POSITIVE, _Classification, _Plain, _Regression, _Search
+from .base import SIGMA
+from .decide import (
     DECISIONS,
     SAME_ACCURACY,
     at_one_sigma,
@@ -26,14 +27,13 @@ from ._decisions import (
     raced,
     simplest,
 )
-from ._evidence import sigma_by_evidence
-from ._mixins import probabilities_in
-from ._probabilities import best_scale, probabilities
-from ._ridge import POSITIVE, _Classification, _Plain, _Regression, _Search
-from ._ridge_solvers import is_affordable
-from ._row_pairs import MOST_COMPARED, PairSearch, judged_pairs
-from ._scoring import scorer_of
-from ._sigma_search import Criterion, nearly_best, positive_array
+from .evidence import sigma_by_evidence
+from .mixins import probabilities_in
+from .probabilities import best_scale, probabilities
+from .rows import MOST_COMPARED, PairSearch, judged_pairs
+from .scoring import scorer_of
+from .search import Criterion, nearly_best, positive_array
+from .solve import is_affordable
 
 
 class ApproxKernelRidge(_Regression, _Plain):

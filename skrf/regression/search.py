@@ -1,282 +1,315 @@
-"""Kernel regression with sigma chosen by cross-validation, in one pass for all folds."""
+"""Searches over sigma: scores of every value on every fold, from sums computed once per value."""
 
-import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
 from numbers import Integral
-from typing import Any, Self
+from operator import itemgetter
 
-from .._arrays import to_host
-from .._estimator import SIGMAS
-from .._typing import Array, RandomState, Transformer
-from .._validation import HasMethods, Interval, commit
-from ._batches import HAS_FOLDS, searches
-from ._scoring import scorer_of
-from ._sigma_search import Criterion, SigmaSearch, check_gaussian
-from .classifier import KernelRegressionClassifier
-from .regressor import KernelRegressor
+import numpy as np
+from scipy.stats import rankdata
+from sklearn.base import is_classifier
 
+from .._arrays import LARGEST
+from .._progress import Progress
+from .._validation import as_numpy, check_positive, naming, read_only
+from ..features import OptimalPositiveRF, as_feature_map
+from .blocks import beside_threads
+from .sample import all_but_one, as_slice, rounds_of, splitter_for, tests_of
 
-class _Search:
-    """Code shared by the searches of classifier and regressor."""
-
-    _parameter_constraints = {
-        "feature_map": [HasMethods(["fit", "transform"]), None],
-        "sigmas": [Interval(Integral, 2, None, closed="left"), "array-like"],
-        "cv": ["cv_object"],
-        "scoring": [str, callable, None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
-    _foreign_parameters = SIGMAS
-    _decades = -1, 2  # of a grid, relative to sigma="scale"
-
-    def __init__(
-        self,
-        feature_map: Transformer | None = None,
-        *,
-        sigmas: int | Array = 10,
-        cv: Any = 5,
-        scoring: str | Callable | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_map = feature_map
-        self.sigmas = sigmas
-        self.cv = cv
-        self.scoring = scoring
-        self.random_state = random_state
-        self.verbose = verbose
-
-    def fit(
-        self,
-        X: Array,
-        y: Array,
-        sample_weight: Array | None = None,
-        groups: Array | None = None,
-    ) -> Self:
-        """Score every sigma on every fold, and refit with the best one on all rows.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows; arrays of other libraries are copied to the host.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets, or the labels of a classifier.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0, of the rows in fits and scores; rows of weight 0 are dropped.
-        groups : array-like of shape (n_samples,), default=None
-            Groups of rows for a splitter that keeps them together, such as GroupKFold.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Warns
-        -----
-        UserWarning
-            If there are fewer rows, or fewer rows of the largest class, than folds; the search then
-            uses as many folds of two or more rows as possible.
-        """
-        search = SigmaSearch.of(self, X, y, sample_weight, groups)
-        draft, criterion = search.model, search.model._criterion(search.data)
-        draft.feature_map_, sums = search.chosen(search.runs(criterion), criterion)
-        if sums is None:  # every fold had a map of its own
-            draft.feature_map_, sums = search.made_at(draft.sigma_)
-        return commit(self, draft._finished(sums))
-
-    def _obstacle_to_batches(self):
-        return HAS_FOLDS
-
-    def _read_rows(self, *rows, **options):
-        draft, data = super()._read_rows(*rows, **options)
-        return draft, replace(data, X=to_host(data.X))
-
-    def _map_at(self, sigma, data=None):
-        feature_map = self._prepared(sigma=sigma, hint="A search needs a feature map that has it")
-        check_gaussian(feature_map)
-        return feature_map
-
-    def _passes(self, classes, scope):
-        self._validate_params()
-        if self.scoring is not None:
-            raise ValueError(
-                "scoring must be None, accuracy or the coefficient of determination, for rows that "
-                f"come in batches, got {self.scoring!r}."
-            )
-        return searches(self, classes, scope)
-
-    def _finished(self, sums):
-        self.sigmas_ = self.cv_results_["param_sigma"]
-        self.n_splits_ = sum(name.startswith("split") for name in self.cv_results_)
-        return super()._finished(sums)
-
-    def _criterion(self, data):
-        """Return how a search scores rows of any weight."""
-        score = scorer_of(self)
-        if score is None:
-            return Criterion(lambda sums, test, _: self._on(sums)._score(test), True, ceiling=1.0)
-        return Criterion(lambda sums, test, _: score(self._on(sums), test), True, ceiling=None)
-
-    def _on(self, sums):
-        """Return a copy that predicts from these sums, for scoring."""
-        copied = copy.copy(self)
-        vars(copied).pop("feature_names_in_", None)  # it will not see tables
-        copied._warns = False  # its sigma may not be the chosen one
-        return copied._hold(sums)
+# Scores count as equal within this share of what the best one lacks, and within their rounding.
+_EQUAL, ROUNDING = 1e-4, 1e-13
 
 
-class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
-    """`KernelRegressionClassifier` with sigma chosen by cross-validation.
+def maps_of(transformer):
+    """Return the maps of queries and keys of a fitted transformer."""
+    return tuple(as_feature_map(transformer, keys=keys) for keys in (False, True))
 
-    This gives the result of a grid search several times faster: for every sigma, the sums over the
-    training rows of a split are merged from those of the other folds, and merging all folds gives
-    the fitted model. There is no `partial_fit`.
+
+# ---------------------------------------------------------------- sigmas
+
+
+def resolved(sigma, data):
+    """Return the sigma for a number, "scale" or "median"."""
+    return data.fitted(OptimalPositiveRF(1, sigma=sigma, random_state=0)).sigma_
+
+
+def sigma_grid(sigmas, data, decades):
+    """Return the values of a search: those given, or as many over decades around "scale"."""
+    if isinstance(sigmas, Integral):
+        return resolved("scale", data) * np.logspace(*decades, sigmas)
+    values = positive_array("sigmas", sigmas)
+    if values.max() > LARGEST:
+        raise ValueError(f"sigmas must be at most {LARGEST:g}, got {sigmas!r}.")
+    return values
+
+
+def nearly_best(scores, ceiling=0.0, rounding=ROUNDING):
+    """Return which scores are as good as the best but for rounding and tiny differences.
 
     Parameters
     ----------
-    feature_map : transformer, default=None
-        A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
-    sigmas : int or array-like of shape (n_sigmas,), default=10
-        Values to try. An int is the number of values, evenly spaced on a log scale from a tenth of
-        the sigma of "scale", where all rows look alike, to a hundred times the sigma of "scale".
-    cv : int, splitter or iterable, default=5
-        Folds, as in GridSearchCV. Every training set must be the complement of its test set;
-        rows outside all test sets are always trained on.
-    scoring : str or callable, default=None
-        Score to maximise, as in GridSearchCV; None is accuracy.
-    random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None keeps it. All sigmas share one draw.
-    verbose : int, default=0
-        With 1, `fit` prints a line per sigma.
-
-    Attributes
-    ----------
-    sigma_ : float
-        The best sigma. If others are nearly as good, with a shortfall from the best possible score
-        that is at most one part in 10,000 larger, it is the smallest of them.
-    best_score_ : float
-        Mean score of `sigma_`; all values that are nearly as good have rank 1 in ``cv_results_``.
-    sigmas_ : ndarray of shape (n_sigmas,)
-        The values that were tried.
-    cv_results_ : dict of ndarray
-        Scores of every sigma and split, named as in GridSearchCV.
-    n_splits_ : int
-        Number of splits.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    class_count_ : ndarray of shape (n_classes,)
-        Sum of the weights of the training rows of each class.
-    feature_map_ : transformer
-        The map, fitted to all rows at the best sigma.
-    n_features_in_ : int
-        Number of input features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, if X had any.
-
-    Raises
-    ------
-    ValueError
-        By `fit`, if a training set is not the complement of its test set, the map has no
-        ``sigma`` or uses the softmax kernel, or the data are invalid.
-
-    See Also
-    --------
-    KernelRegressionClassifier : The model without the search.
-    ApproxKernelRidgeClassifierCV : The same kind of search for ridge classification.
-
-    Notes
-    -----
-    Parameters that a map learns from X alone, such as its centre, are learned from all rows,
-    including held-out ones, but not from labels. Maps that learn from y, such as `AdaptiveRF`, are
-    fitted to the training rows of every fold; the clusters are found once and serve all sigmas.
-    While scores are computed, the features of one sigma are kept if they take at most 128 MiB;
-    otherwise they are computed twice. With many features of `RFFSampler`, the products of rows and
-    projections are kept instead, up to the same size, and serve all sigmas.
-
-    References
-    ----------
-    The model is that of `KernelRegressionClassifier`; merging the sums of folds is our own.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from skrf import KernelRegressionClassifierCV, OptimalPositiveRF
-    >>> X, y = load_iris(return_X_y=True)
-    >>> search = KernelRegressionClassifierCV(OptimalPositiveRF(64), random_state=0).fit(X, y)
-    >>> bool(search.best_score_ > 0.9)
-    True
+    scores : ndarray
+        The larger, the better.
+    ceiling : float or None, default=0.0
+        The best possible score, if there is one.
+    rounding : float, default=1e-13
+        Rounding error of scores, with a margin.
     """
+    best = scores.max()
+    lack = abs(best) / 100 if ceiling is None else abs(ceiling - best)
+    with np.errstate(over="ignore"):  # if all are as bad as can be
+        return scores >= best - _EQUAL * lack - rounding
 
 
-class KernelRegressorCV(_Search, KernelRegressor):
-    """`KernelRegressor` with sigma chosen by cross-validation.
+def positive_array(name, values):
+    """Return a sequence of positive numbers as an array, or raise and name it."""
+    given = np.array(values, dtype=object)  # of text beside numbers NumPy would make numbers
+    if given.ndim != 1 or len(given) == 0:
+        raise ValueError(f"{name} must be a sequence of finite numbers > 0, got {values!r}.")
+    return np.array([check_positive(f"{name}[{i}]", value) for i, value in enumerate(given)])
 
-    See `KernelRegressionClassifierCV` for what is shared between sigmas and folds.
+
+def check_gaussian(feature_map):
+    """Raise for the softmax kernel, which does not smooth."""
+    if getattr(feature_map, "kernel", None) == "softmax":
+        raise ValueError(
+            "sigma cannot be searched for kernel='softmax', which is not a function of distances; "
+            f"got feature_map={feature_map!r}. Pass sigma, or use kernel='gaussian'."
+        )
+
+
+def learns_from(feature_map, data):
+    """Return whether a map learns from the targets, which is assumed if it does not say."""
+    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(data.target)
+
+
+# ---------------------------------------------------------------- scores
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """How held-out rows score a fit to all others.
 
     Parameters
     ----------
-    feature_map : transformer, default=None
-        A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
-    sigmas : int or array-like of shape (n_sigmas,), default=10
-        Values to try, or how many, as in `KernelRegressionClassifierCV`.
-    cv : int, splitter or iterable, default=5
-        Folds, as in GridSearchCV. Every training set must be the complement of its test set;
-        rows outside all test sets are always trained on.
-    scoring : str or callable, default=None
-        Score to maximise, as in GridSearchCV; None is the coefficient of determination.
-    random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None keeps it. All sigmas share one draw.
-    verbose : int, default=0
-        With 1, `fit` prints a line per sigma.
-
-    Attributes
-    ----------
-    sigma_ : float
-        The best sigma. If others are nearly as good, with a shortfall from the best possible score
-        that is at most one part in 10,000 larger, it is the smallest of them.
-    best_score_ : float
-        Mean score of `sigma_`; all values that are nearly as good have rank 1 in ``cv_results_``.
-    sigmas_ : ndarray of shape (n_sigmas,)
-        The values that were tried.
-    cv_results_ : dict of ndarray
-        Scores of every sigma and split, named as in GridSearchCV.
-    n_splits_ : int
-        Number of splits.
-    feature_map_ : transformer
-        The map, fitted to all rows at the best sigma.
-    target_mean_ : ndarray of shape (n_outputs,)
-        Weighted mean of the training targets.
-    n_features_in_ : int
-        Number of input features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, if X had any.
-
-    Raises
-    ------
-    ValueError
-        By `fit`, if a training set is not the complement of its test set, the map has no
-        ``sigma`` or uses the softmax kernel, or the data are invalid.
-
-    See Also
-    --------
-    KernelRegressor : The model without the search.
-    ApproxKernelRidgeCV : The same kind of search for ridge regression.
-
-    References
-    ----------
-    The model is that of `KernelRegressor`; merging the sums of folds is our own.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.model_selection import KFold
-    >>> from skrf import KernelRegressorCV, OptimalPositiveRF
-    >>> X = np.linspace(0, 1, 200)[:, None]
-    >>> y = np.sin(6 * X[:, 0])
-    >>> cv = KFold(5, shuffle=True, random_state=0)
-    >>> search = KernelRegressorCV(OptimalPositiveRF(64), cv=cv, random_state=0).fit(X, y)
-    >>> bool(search.best_score_ > 0.9)
-    True
+    judge : callable
+        Returns the score, or those of all values of `others`, given the fit, the rows of the test,
+        and the fit to these, which is None if `scores_rows`.
+    scores_rows : bool
+        Whether the rows of a test are scored rather than their sums.
+    others : dict, default={}
+        Values of parameters that are scored besides sigma, by name.
+    ceiling : float or None, default=0.0
+        The best score that there can be, if there is one.
+    unit : float, default=1.0
+        Scores are in units of its square.
+    rounding : float, default=1e-13
+        Their rounding error, in these units.
     """
+
+    judge: Callable
+    scores_rows: bool
+    others: dict = field(default_factory=dict)
+    ceiling: float | None = 0.0
+    unit: float = 1.0
+    rounding: float = ROUNDING
+
+
+def sums_of(model, fitted, data):
+    """Return the fit of an estimator to rows under a fitted map."""
+    return model._before(maps_of(fitted), data).added(data)
+
+
+def judged(model, fitted, train, test, criterion):
+    """Return the scores of a test, given a map and training rows."""
+    before = model._scored(maps_of(fitted), train)
+    of_test = None if criterion.scores_rows else before.added(test)
+    return criterion.judge(before.added(train), test, of_test)
+
+
+def judged_together(search, criterion):
+    """Yield scores of every test, the map, and its sums over all rows, for every sigma.
+
+    The map is fitted to all rows.
+    """
+    data, tests = search.data, search.tests
+    rounds = rounds_of(tests, len(data.y))
+    # Store the rows of a fold of the first round contiguously, and those of a group within it, to
+    # read them without a copy.
+    order = [rows[np.argsort(data.groups[rows], kind="stable")] for _, rows in rounds[0]]
+    order = np.concatenate(order)
+    place = np.argsort(order)
+    data = data.part(order)
+    parts = [[data.part(as_slice(np.sort(place[rows]))) for _, rows in folds] for folds in rounds]
+    rounds = [[number for number, _ in folds] for folds in rounds]
+    for fitted in map(search.fit, search.sigmas):
+        scores, nothing = [None] * len(tests), search.model._scored(maps_of(fitted), data)
+        for folds, fold_data in zip(rounds, parts, strict=True):
+            sums, before = [], nothing
+            for test_data in fold_data:
+                sums.append(before.added(test_data))
+                before = sums[-1].emptied
+            others, total = all_but_one(nothing, sums)
+            for number, *given in zip(folds, others, fold_data, sums, strict=True):
+                if number is not None:
+                    scores[number] = criterion.judge(*given)
+        yield scores, fitted, total
+
+
+def judged_apart(search, criterion):
+    """Yield the same with maps that are fitted only to the rows outside a test, so without sums."""
+    for fits in map(search.fits_at, search.sigmas):
+        yield [judged(search.model, *fit, criterion) for fit in fits], None, None
+
+
+def split_rows(data, tests):
+    """Return for every test the rows outside and inside of it."""
+    everything = np.arange(len(data.y))
+    return [(data.part(np.setdiff1d(everything, test)), data.part(test)) for test in tests]
+
+
+def reported(runs, sigmas, verbose, unit):
+    """Yield the runs of sigmas, and print a line with the best score for each if requested."""
+    progress = Progress(verbose)
+    for number, (sigma, run) in enumerate(zip(sigmas, runs, strict=True), 1):
+        if verbose:
+            with np.errstate(over="ignore", invalid="ignore"):
+                score = np.mean(run[0], axis=0).max() * unit * unit
+            progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {score:.4g}")
+        yield run
+
+
+# ---------------------------------------------------------------- searches
+
+
+class SigmaSearch:
+    """A search of an estimator over values of sigma.
+
+    Parameters
+    ----------
+    model : estimator
+        Draft, which gets what is chosen.
+    data : Data
+        Rows.
+    feature_map : transformer
+        Unfitted.
+    sigmas : ndarray of float
+        The values.
+    tests : list of ndarray of int
+        Held-out rows.
+    """
+
+    is_of_pairs = False
+
+    def __init__(self, model, data, feature_map, sigmas, tests):
+        self.model, self.data, self.feature_map = model, data, feature_map
+        self.sigmas, self.tests = sigmas, tests
+        self.is_apart = learns_from(feature_map, data)
+
+    @classmethod
+    def of(cls, estimator, X, y, sample_weight, groups):
+        """Return the search that an estimator's parameters describe."""
+        draft, data = estimator._read(X, y, sample_weight)
+        y = as_numpy("y", y)
+        with naming("cv"):
+            cv = splitter_for(estimator.cv, y, classifier=is_classifier(estimator))
+            tests = tests_of(cv, y, data, groups)
+        sigmas = sigma_grid(estimator.sigmas, data, estimator._decades)
+        feature_map = estimator._map_at(float(sigmas[0]), data)
+        search = cls(draft, data, feature_map, sigmas, tests)
+        estimator._check_size(feature_map, data, 2 if search.is_apart else 4 * len(tests))
+        return search
+
+    def runs(self, criterion):
+        """Return an iterator over every sigma's scores, with a map and sums if all have one."""
+        return (judged_apart if self.is_apart else judged_together)(self, criterion)
+
+    def chosen(self, runs, criterion):
+        """Set what is chosen, and return the map and the sums of the best run if it has them."""
+        with beside_threads(self.feature_map):
+            runs = reported(runs, self.sigmas, self.model.verbose, criterion.unit)
+            return choose(self.model, runs, self.sigmas, criterion)
+
+    @cached_property
+    def fit(self):
+        """A function that returns the map fitted to all rows at a sigma."""
+        return self.data.fit_at_sigma(self.feature_map)
+
+    @cached_property
+    def _splits(self):
+        return split_rows(self.data, self.tests)
+
+    @cached_property
+    def _fits_apart(self):
+        return [train.fit_at_sigma(self.feature_map) for train, _ in self._splits]
+
+    def fits_at(self, sigma):
+        """Return the maps of all folds at a sigma, each with the training and the test rows."""
+        if self.is_apart:
+            maps = [fit(sigma) for fit in self._fits_apart]
+        else:
+            maps = [self.fit(sigma)] * len(self.tests)
+        return [(fitted, *split) for fitted, split in zip(maps, self._splits, strict=True)]
+
+    def made_at(self, sigma):
+        """Return the map that is fitted to all rows, and their sums."""
+        fitted = self.fit(sigma)
+        return fitted, sums_of(self.model, fitted, self.data)
+
+
+def choose(model, runs, sigmas, criterion, is_split=True):
+    """Set the best parameters and the table of scores; return the best run's map and sums.
+
+    Parameters
+    ----------
+    model : estimator
+        Draft.
+    runs : iterable of tuple
+        For every sigma the scores of all splits, of shape (n_splits,), or (n_splits, n_others) if
+        there are other parameters; then a map and sums.
+    sigmas : sequence of float
+        The values, none if the map has no sigma.
+    criterion : Criterion
+        What the scores are.
+    is_split : bool, default=True
+        Whether scores are those of splits.
+    """
+    ceiling, rounding = criterion.ceiling, criterion.rounding
+    scores, means, good = [], [], []
+    for sigma, (score, *made) in zip(sigmas if len(sigmas) else [0.0], runs, strict=True):
+        scores.append(np.atleast_2d(np.array(np.transpose(score), order="C")))
+        means.append(np.nan_to_num(scores[-1].mean(axis=1), nan=-np.inf))
+        # Of those whose sums are kept, every larger sigma has a better score.
+        good = [score for score in good if score[1] < sigma or score[0] > means[-1].max()]
+        if not any(score[1] <= sigma and score[0] >= means[-1].max() for score in good):
+            good.append((means[-1].max(), sigma, made))
+        are_best = nearly_best(np.array([score[0] for score in good]), ceiling, rounding)
+        good = [score for score, is_best in zip(good, are_best, strict=True) if is_best]
+    grid = ({"sigma": sigmas} if len(sigmas) else {}) | criterion.others
+    params = [
+        dict(zip(grid, values, strict=True))
+        for values in product(*(np.asarray(values).tolist() for values in grid.values()))
+    ]
+    means = np.concatenate(means)
+    means[nearly_best(means, ceiling, rounding)] = means.max()
+    ranks = rankdata(-means, method="min").astype(int)
+    table = {f"param_{name}": np.array([values[name] for values in params]) for name in grid}
+    table |= {"params": params, "rank_test_score": ranks}
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = np.concatenate(scores) * criterion.unit * criterion.unit
+        table["mean_test_score"] = scores.mean(axis=1)
+        if is_split:
+            table["std_test_score"] = scores.std(axis=1)
+            table |= {f"split{k}_test_score": score.copy() for k, score in enumerate(scores.T)}
+    model.cv_results_ = {name: read_only(values) for name, values in table.items()}
+    # Of nearly equal ones the smallest sigma, and the largest alpha.
+    place = max(
+        np.flatnonzero(ranks == 1),
+        key=lambda k: (-params[k].get("sigma", 0.0), params[k].get("alpha", 0.0)),
+    )
+    model.best_score_ = float(table["mean_test_score"][place])
+    for name, value in params[place].items():
+        setattr(model, f"{name}_", value)
+    return min(good, key=itemgetter(1))[2]

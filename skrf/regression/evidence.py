@@ -3,10 +3,10 @@
 import numpy as np
 
 from ..features import as_feature_map
-from ._blocks import beside_threads
-from ._moments import moments_of_rows
-from ._ridge_solvers import Spectrum
-from ._sigma_search import resolved
+from .blocks import beside_threads
+from .moments import moments_of_rows
+from .search import resolved
+from .solve import Spectrum
 
 _ROWS = 2000  # at most
 _DECADES, _STEPS = (-1.5, 1.0), 11  # of the wide grid, relative to "scale"

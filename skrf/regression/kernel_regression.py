@@ -11,12 +11,12 @@ from .._typing import RandomState, Sigma, Transformer
 from .._validation import StrOptions, validate_rows
 from ..exceptions import FeatureCollapseWarning
 from ..features import ClusterQuantizer, suits_ratios
-from ._base import SIGMA, KernelEstimator
-from ._blocks import beside_threads
-from ._exact import ExactMap
-from ._key_sums import KeySums, bytes_of_sums
-from ._leave_one_out import best_exact_sigma, best_sigma
-from ._sigma_search import maps_of, resolved
+from .base import SIGMA, KernelEstimator
+from .blocks import beside_threads
+from .exact import ExactMap
+from .key_sums import KeySums, bytes_of_sums
+from .leave_one_out import best_exact_sigma, best_sigma
+from .search import maps_of, resolved
 
 
 class KernelRegression(KernelEstimator):

@@ -12,10 +12,10 @@ import numpy as np
 from .._arrays import to_host
 from .._memory import check_fits
 from .._threads import run_all, serial_blas
-from ._exact import KernelMap, kernel_between
-from ._ridge_solvers import PairRidges, pair_duals, pair_values, pairs_of, signs_of, slices_of
-from ._scoring import KnownDecisions
-from ._sigma_search import SigmaSearch, split_rows
+from .exact import KernelMap, kernel_between
+from .scoring import KnownDecisions
+from .search import SigmaSearch, split_rows
+from .solve import PairRidges, pair_duals, pair_values, pairs_of, signs_of, slices_of
 
 FEW_ROWS = 2048  # of which the exact kernel is a feature map, and all decisions are tried
 _MOST_SEARCHED = 4096  # rows that a search looks at, but for those of rare classes

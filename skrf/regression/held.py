@@ -13,9 +13,9 @@ from scipy.linalg.lapack import dtrtrs
 from .._arrays import to_host
 from .._sums import Memory, Rows
 from ..features import FeatureMap, as_feature_map, columns_of
-from ._blocks import blocks_of
-from ._moments import plain_features
-from ._sigma_search import judged
+from .blocks import blocks_of
+from .moments import plain_features
+from .search import judged
 
 _MAGNIFIED = 1e9  # condition of the landmarks' kernel beyond which the root drops directions
 # Of features that are held at once: 64 MB, or 256 MB where their moments take more.

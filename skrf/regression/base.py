@@ -30,9 +30,9 @@ from .._validation import (
     validate_rows,
 )
 from ..features import check_columns, difference, lacks_rows, prepared
-from ._batches import passes
-from ._data import Data
-from ._first_rows import FirstRows, enough_for
+from .batches import passes
+from .data import Data
+from .first_rows import FirstRows, enough_for
 
 SIGMA = Interval(Real, 0, LARGEST, closed="right")
 

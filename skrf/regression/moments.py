@@ -21,7 +21,7 @@ from .._memory import check_fits
 from .._sums import Memory, exp_max_one, transposed
 from .._threads import Scratch
 from ..features import in_range
-from ._blocks import blocks_of
+from .blocks import blocks_of
 
 _FIRST_ROWS = 256  # used to find approximate means
 # Large blocks, because adding up their products costs the squared number of columns per block.

@@ -211,8 +211,10 @@ def check_folds(records):
 
 
 def labels_of(X, y):
+    """Return the labels that rows are stratified by."""
     return check_labels("y", y)
 
 
 def one_stratum(X, y):
+    """Return the same label for all rows."""
     return np.zeros(X.shape[0] if hasattr(X, "shape") else len(X), int)

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import gen_batches
 
 from .._arrays import in_library_of, like, namespace, to_host
-from ._ridge_solvers import pairs_of, signs_of
+from .solve import pairs_of, signs_of
 
 SCALES = 2.0 ** np.arange(-16, 11)  # multipliers to try
 _BLOCK = 2**22  # numbers of the systems that are solved at once

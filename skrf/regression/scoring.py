@@ -5,8 +5,8 @@ from inspect import signature
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from ._probabilities import best_scale, losses, probabilities
-from ._ridge_solvers import TIE, votes
+from .probabilities import best_scale, losses, probabilities
+from .solve import TIE, votes
 
 
 class KnownPredictions(RegressorMixin, BaseEstimator):

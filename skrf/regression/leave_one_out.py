@@ -15,10 +15,10 @@ from .._arrays import take, to_host
 from .._sums import exp_max_one, finite
 from ..features import by_first, row_codes, spread_rows
 from ..statistics import standardised
-from ._exact import ExactMap
-from ._ridge_solvers import Spectrum
-from ._row_space import features_of
-from ._sigma_search import maps_of, nearly_best, resolved
+from .exact import ExactMap
+from .held import features_of
+from .search import maps_of, nearly_best, resolved
+from .solve import Spectrum
 
 _ROWS = 2000  # at most, of other maps than the exact kernel
 _BLOCK = 2**21  # features held at once

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..features import as_feature_map
-from ._blocks import beside_threads
-from ._exact import KernelMap
-from ._moments import ClassMoments, moments_of_rows
-from ._probabilities import losses
-from ._ridge_solvers import (
+from .blocks import beside_threads
+from .exact import KernelMap
+from .held import HELD_NUMBERS, features_of, held
+from .moments import ClassMoments, moments_of_rows
+from .probabilities import losses
+from .rows import kernel_pair_values
+from .scoring import KnownDecisions, largest
+from .search import nearly_best
+from .solve import (
     PairRidges,
     discriminants,
     n_operations,
@@ -23,10 +27,6 @@ from ._ridge_solvers import (
     solve,
     votes,
 )
-from ._row_pairs import kernel_pair_values
-from ._row_space import HELD_NUMBERS, features_of, held
-from ._scoring import KnownDecisions, largest
-from ._sigma_search import nearly_best
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = ("argmax", "discriminants", "one-vs-one")

@@ -16,14 +16,16 @@ from .._batches import NO_ROWS, Pass, has_weight
 from .._validation import check_labels
 from ..features._batch_summary import BatchSummary, scope_of
 from ..statistics import Moments
-from ._decisions import (
+from .decide import (
     candidate_sigmas,
     candidates_of,
     judged_values,
     n_scored_folds,
     solutions,
 )
-from ._folds import (
+from .held import features_of
+from .mixins import sorted_classes
+from .sample import (
     Folds,
     all_but_one,
     as_slice,
@@ -33,9 +35,7 @@ from ._folds import (
     ranks_of,
     splitter_of,
 )
-from ._mixins import sorted_classes
-from ._row_space import features_of
-from ._sigma_search import choose, learns_from, maps_of, sigma_grid, split_rows
+from .search import choose, learns_from, maps_of, sigma_grid, split_rows
 
 HAS_FOLDS = "a search scores folds of all rows. Call fit, or fit_batches."
 
