@@ -414,8 +414,9 @@ def check_classes(X, y, classes=None):
 
 def check_indicators(X, y):
     """Return labels of which a row may have several, (n, n_labels), or raise if not 0 and 1."""
-    y = y.toarray() if sp.issparse(y) else as_numpy("y", y)
-    check_consistent_length(X, y)
+    with naming("y"):
+        y = y.toarray() if sp.issparse(y) else as_numpy("y", y)
+        check_consistent_length(X, y)
     if not np.isin(y, (0, 1)).all():
         raise ValueError(
             "y must hold one label per row, or 0 and 1 for every label that a row may have, got "

@@ -45,8 +45,8 @@ CONTRACT = set(
     AdaptiveRF BatchSummary ClusterNystroem ClusterQuantizer DenseExponentialRF FeatureMap
     OptimalPositiveRF RFFSampler as_feature_map by_first check_columns columns_of difference fit_to
     fit_at_sigma fit_to_statistics frozen_kernel in_range lacks_rows last_step mapped
-    maps_sides_alike needs_double prepared record_of restored row_codes scope_of spread_rows
-    suits_ratios
+    maps_sides_alike needs_double prepared record_of restored row_codes scope_of sigma_of
+    spread_rows suits_ratios
     """.split()
 )
 
@@ -260,7 +260,7 @@ def test_no_files_import_each_other_in_a_circle():
 # No docstring, summary, examples; parameters that are missing, unknown or in another order.
 CHECKS = {"GL08", "SS01", "PR01", "PR02", "PR03", "PR10"}
 # What those read who extend the library; there a sentence may be enough.
-OF_AUTHORS = "features.", "projections.", "statistics."
+OF_AUTHORS = "features.", "projections.", "regression.", "statistics."
 
 
 REFERENCE = "\n".join(

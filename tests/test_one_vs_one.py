@@ -24,19 +24,20 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.regression import probabilities
-from skrf.regression._ridge import Targets
-from skrf.regression.decide import (
+from skrf.regression import OneVsOne, probabilities
+from skrf.regression.decide import Argmax, best_classes, votes
+from skrf.regression.moments import moments_of_groups, moments_of_rows
+from skrf.regression.problems import Targets, of_pairs
+from skrf.regression.ridge_search import (
     Candidate,
+    Task,
     at_one_sigma,
     candidate_sigmas,
-    grid_of,
-    hits,
     of_two_classes,
 )
-from skrf.regression.moments import ClassMoments, moments_of_rows
-from skrf.regression.rows import _drawn
-from skrf.regression.solve import pair_solutions, pair_values, votes
+from skrf.regression.rows import RowSystem
+from skrf.regression.sample import stratified
+from skrf.regression.solve import solve_problems
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3))
@@ -91,14 +92,14 @@ def test_ties_go_to_the_class_with_the_larger_sum_of_tanh():
     # A cycle of wins: 0 beats 1 by 1.4, 1 beats 2 by 40, 2 beats 0 by .1. Raw sums would choose 1.
     values = np.array([[-1.4, 0.1, -40.0]])
     margins = np.tanh([1.4, 0.1, 40.0]) @ [[1, -1, 0], [-1, 0, 1], [0, 1, -1]]
-    assert_allclose(votes(values, 3), [1 + margins / 6], rtol=1e-12)
-    assert votes(values, 3).argmax() == 0
+    assert_allclose(votes(values), [1 + margins / 6], rtol=1e-12)
+    assert votes(values).argmax() == 0
 
 
 def test_a_pair_that_is_level_but_for_rounding_gives_half_a_vote_to_each():
     # 2 is ahead of both; between 0 and 1 there is nothing but rounding.
     for noise in (0.0, 1e-9, -1e-9):
-        totals = votes(np.array([[noise, 0.4, 0.3]]), 3)
+        totals = votes(np.array([[noise, 0.4, 0.3]]))
         expected = [
             0.5 - np.tanh(0.4) / 6,
             0.5 - np.tanh(0.3) / 6,
@@ -121,7 +122,7 @@ def test_decisions_are_scored_at_two_best_sigmas_and_smaller_ones():
 def test_a_smaller_sigma_must_be_better_by_a_standard_error():
     def best(scores, n_rows):
         candidates = [
-            Candidate("argmax", sigma, 1.0, score, None)
+            Candidate(Argmax(), sigma, 1.0, score)
             for sigma, score in zip([3.0, 4.0, 2.0], scores, strict=True)
         ]
         return [one.sigma for one in at_one_sigma(candidates, [3.0, 4.0, 2.0], n_rows)]
@@ -146,7 +147,8 @@ def test_batches_and_merged_parts_equal_one_fit():
 
 def test_the_sum_of_the_classes_are_the_moments_of_all_rows():
     feature_map = MAP.fit(X).feature_maps_[0]
-    of_classes = ClassMoments.of_rows(feature_map, X, y, 5, WEIGHTS).together
+    of_classes = moments_of_groups(feature_map, X, y, 5, WEIGHTS)
+    of_classes = of_classes.pooled(np.arange(5), 2 * np.eye(5) - 1)
     targets = Targets(y, np.ones(5), (), np.arange(5))
     expected = moments_of_rows(feature_map, X, targets, WEIGHTS)
     assert_allclose(of_classes.weight, expected.weight, rtol=1e-14)
@@ -160,27 +162,26 @@ def test_pairs_solved_in_their_rows_are_the_same(weights, n):
     given = None if weights is None else weights[:n]
     fitted = model(alpha=1e-3).fit(X[:n], y[:n], given)
     F = fitted.feature_map_.transform(X)
-    moments, order, alphas = fitted._fitted.moments, np.argsort(y[:n], kind="stable"), [10.0, 1e-3]
-
-    def of_large(pair, n_rows):
-        if n_rows < 24:
-            return None
-        coefs, intercepts = pair_solutions(moments, alphas, pair)
-        return F[n:] @ coefs + intercepts
-
+    order, alphas, problems = np.argsort(y[:n], kind="stable"), [10.0, 1e-3], of_pairs(4)
+    solved = solve_problems(fitted._fitted.moments, problems, alphas)
+    of_moments = np.stack([solution.values(F[n:]) for solution in solved])
+    assert_allclose(of_moments[1], F[n:] @ fitted.component_coef_.T + fitted.intercept_, rtol=1e-9)
     of_rows = F[:n][order]
-    rest = y[:n][order], None if given is None else given[order], alphas, 4, of_large
-    values = pair_values(of_rows @ of_rows.T, F[n:] @ of_rows.T, *rest)
-    assert_allclose(
-        values[1], F[n:] @ fitted.component_coef_.T + fitted.intercept_, rtol=1e-8, atol=1e-9
-    )
+    rest = y[:n][order], None if given is None else given[order], 4
+    system = RowSystem.of_gram(of_rows @ of_rows.T, *rest)
+    values = system.values(F[n:] @ of_rows.T, problems, alphas)
+    assert_allclose(values, of_moments, rtol=1e-8, atol=1e-9)
+    known = {0: values[:, :, :1] + 1, 4: values[:, :, 4:5] - 1}  # taken as they are
+    some = system.values(F[n:] @ of_rows.T, problems, alphas, known)
+    assert_allclose(some - values, np.broadcast_to([1, 0, 0, 0, -1, 0], values.shape), atol=1e-12)
 
 
 def test_a_class_without_rows_never_wins():
     fitted = model().partial_fit(X[:50], np.minimum(y[:50], 2), classes=[0, 1, 2, 3, 4])
     assert set(fitted.predict(X)) <= {0, 1, 2}
-    values = pair_values(np.eye(3), np.eye(3), np.array([0, 1, 1]), None, [1.0], 4)
-    assert (votes(values[0], 4)[:, 2:].max(axis=1) < votes(values[0], 4)[:, :2].max(axis=1)).all()
+    system = RowSystem.of_gram(np.eye(3), np.array([0, 1, 1]), None, 4)
+    values = system.values(np.eye(3), of_pairs(4), [1.0])
+    assert (votes(values[0])[:, 2:].max(axis=1) < votes(values[0])[:, :2].max(axis=1)).all()
 
 
 def test_float32_and_positive_maps():
@@ -272,15 +273,16 @@ def test_held_out_ties_go_to_the_first_class_whatever_the_rounding():
     values = np.array([[0.3, 0.7, 0.7], [0.5, 0.5, 0.1]])
     for noise in (0.0, 1e-7, -1e-7):
         turned = values + noise * np.array([[0, 0, 1], [0, 1, 0]])
-        assert hits(turned, np.array([1, 0]), None) == 2.0
-        assert hits(turned, np.array([2, 1]), np.array([3.0, 4.0])) == 0.0
+        assert_array_equal(best_classes(turned), [1, 0])
 
 
 def test_alphas_above_one_are_not_tried_for_pairs_unless_there_are_no_others():
-    pairs = [("one-vs-one", 0.1), ("one-vs-one", 1.0)]
-    assert grid_of(["one-vs-one"], [0.1, 1.0, 10.0]) == pairs
-    assert grid_of(["argmax"], [0.1, 10.0]) == [("argmax", 0.1), ("argmax", 10.0)]
-    assert grid_of(["one-vs-one"], [5.0, 10.0]) == [("one-vs-one", 5.0)]
+    def tried(decision, alphas):
+        return Task(None, None, None, np.array(alphas)).alphas_for(decision).tolist()
+
+    assert tried(OneVsOne(), [1.0, 10.0, 0.1]) == [0.1, 1.0]
+    assert tried(Argmax(), [0.1, 10.0]) == [0.1, 10.0]
+    assert tried(OneVsOne(), [10.0, 5.0]) == [5.0]
 
 
 def test_votes_follow_the_classes_whatever_their_names():
@@ -391,7 +393,7 @@ def coupled_by_iteration(seconds, n_classes):
     return p
 
 
-def test_probabilities_are_coupled_from_those_of_pairs():
+def testprobabilities_are_coupled_from_those_of_pairs():
     search = ApproxKernelRidgeClassifierCV(MAP, decision="one-vs-one", sigmas=3, random_state=0)
     search.fit(X, y)
     values = search.feature_map_.transform(Q) @ search.component_coef_.T + search.intercept_
@@ -449,7 +451,7 @@ def test_the_scale_of_probabilities_is_best_on_held_out_rows(decision):
     assert 0.85 < search.probability_scale_ / best < 1.18  # of a parabola through powers of 2
 
 
-def test_probabilities_of_many_rows_are_those_of_each(monkeypatch):
+def testprobabilities_of_many_rows_are_those_of_each(monkeypatch):
     firsts = RNG.uniform(size=(50, 10))
     expected = probabilities.coupled(firsts, 1 - firsts, 5)
     monkeypatch.setattr(probabilities, "_BLOCK", 36 * 7)
@@ -487,7 +489,7 @@ def test_no_candidate_leaves_where_a_scorer_decides():
     assert calls[60] == calls[70] == calls[110] > 3 * len(search.decision_scores_)
 
 
-def test_probabilities_of_batches_and_without_any():
+def testprobabilities_of_batches_and_without_any():
     search = ApproxKernelRidgeClassifierCV(MAP, sigmas=3, random_state=0)
     expected = search.fit(X, y).predict_proba(Q)
     assert_allclose(expected.sum(axis=1), 1, rtol=1e-12)
@@ -528,7 +530,7 @@ def test_two_classes_are_told_apart_by_accuracy_if_it_is_clear():
 
 def test_of_two_classes_the_least_error_stays_unless_another_is_better_by_a_standard_error():
     def candidate(sigma, alpha, score):
-        return Candidate("argmax", sigma, alpha, score, np.zeros(1))
+        return Candidate(Argmax(), sigma, alpha, score)
 
     first, other = candidate(1.0, 0.1, 0.9), candidate(0.5, 1.0, 0.905)
     chosen = of_two_classes
@@ -555,10 +557,9 @@ EXACT = ApproxKernelRidgeClassifier("exact", sigma=0.7, alpha=0.05, decision="on
 
 @pytest.fixture
 def in_rows(monkeypatch):
-    """Solve pairs of 50 and more rows in these, and search on at most 150 rows."""
-    monkeypatch.setattr("skrf.regression._ridge.FEW_ROWS", 49)
-    monkeypatch.setattr("skrf.regression.rows._MOST_SEARCHED", 150)
-    monkeypatch.setattr("skrf.regression.ridge.MOST_COMPARED", 200)
+    """Solve pairs of 50 and more rows in these, and compare on at most 200 rows."""
+    monkeypatch.setattr("skrf.regression.ridge_sums.FEW_ROWS", 49)
+    monkeypatch.setattr("skrf.regression.ridge_search._MOST_EXACT", 200)
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
@@ -584,7 +585,7 @@ def test_pairs_are_kernel_ridges_of_their_rows(in_rows, weights, class_weight):
         system[-1, -1] = 0.0
         solution = np.linalg.solve(system, sides)
         values.append(rbf_kernel(Q, rows[of_pair], gamma=0.245) @ solution[:-1] + solution[-1])
-    values = votes(np.column_stack(values), 4)
+    values = votes(np.column_stack(values))
     assert_allclose(fitted.decision_function(Q), values, rtol=1e-9, atol=1e-9)
     for kind in (sp.csr_array, lambda Z: Z.astype(np.float32)):
         other = clone(model).fit(kind(rows), labels, given).decision_function(kind(Q))
@@ -652,10 +653,13 @@ def test_a_search_in_rows_scores_folds_of_pairs(in_rows):
 
 
 def test_a_search_in_rows_looks_at_a_part_of_many_rows(in_rows):
-    search = ApproxKernelRidgeClassifierCV("exact", sigmas=3, scoring="balanced_accuracy")
+    search = ApproxKernelRidgeClassifierCV(
+        "exact", sigmas=3, scoring="balanced_accuracy", subsample=150
+    )
     model = search.fit(X, y)
     assert model.dual_coef_.shape == (6, 240)  # all rows
-    assert 0.6 < model.best_score_ == model.cv_results_["mean_test_score"].max()
+    assert 0.6 < model.best_score_ and model.best_score_ in model.cv_results_["mean_test_score"]
+    assert model.n_samples_searched_ == len(stratified(y, 150, 64)) < 240
     assert_array_equal(clone(search).fit(X, y).dual_coef_, model.dual_coef_)
     shuffled = np.random.default_rng(0).permutation(y)
     scores = clone(search).set_params(scoring=None).fit(X, shuffled).decision_scores_
@@ -663,11 +667,13 @@ def test_a_search_in_rows_looks_at_a_part_of_many_rows(in_rows):
 
 
 def test_the_rows_of_a_search_are_not_those_of_splitters(in_rows, monkeypatch):
-    monkeypatch.setattr("skrf.regression.rows._RARE", 3)
+    monkeypatch.setattr("skrf.regression.ridge_search._RARE", 3)
     cv = StratifiedShuffleSplit(3, test_size=0.2, random_state=0)
-    search = ApproxKernelRidgeClassifierCV("exact", sigmas=[1.0], alphas=[0.1], cv=cv).fit(X, y)
+    search = ApproxKernelRidgeClassifierCV(
+        "exact", sigmas=[1.0], alphas=[0.1], cv=cv, subsample=150
+    ).fit(X, y)
     assert "split2_test_score" in search.cv_results_
-    drawn = _drawn(y, 150)
+    drawn = stratified(y, 150, 3)
     shares = np.bincount(y[drawn]) / np.bincount(y)
     assert len(drawn) == pytest.approx(150, abs=2) and (abs(shares - 150 / 240) < 0.02).all()
     few = np.setdiff1d(np.arange(240), drawn)[:2]
@@ -679,13 +685,14 @@ def test_the_rows_of_a_search_are_not_those_of_splitters(in_rows, monkeypatch):
 def test_more_rows_may_ask_for_a_narrower_kernel(monkeypatch, in_rows):
     rows = np.random.default_rng(3).uniform(-3, 3, size=(900, 2))
     cells = np.floor(1.2 * rows).astype(int) @ [1, 3] % 4  # a checkerboard of four classes
-    monkeypatch.setattr("skrf.regression.rows._RARE", 3)
-    monkeypatch.setattr("skrf.regression.rows._MOST_SEARCHED", 60)
-    given = {"sigmas": [0.3, 1.0, 3.0], "alphas": [1e-3, 1e-1, 10.0]}
+    monkeypatch.setattr("skrf.regression.ridge_search._RARE", 3)
+    given = {"sigmas": [0.3, 1.0, 3.0], "alphas": [1e-3, 1e-1, 10.0], "subsample": 120}
     few = ApproxKernelRidgeClassifierCV("exact", **given)
-    monkeypatch.setattr(few, "_sharpen", lambda search: None, raising=False)
-    plain = few.fit(rows, cells)
-    monkeypatch.setattr("skrf.regression.ridge.MOST_COMPARED", 900)
+    with monkeypatch.context() as context:
+        compared = "skrf.regression.ridge_search._compared"
+        context.setattr(compared, lambda task, source, chosen, _: (chosen, None))
+        plain = few.fit(rows, cells)
+    monkeypatch.setattr("skrf.regression.ridge_search._MOST_EXACT", 900)
     model = ApproxKernelRidgeClassifierCV("exact", **given).fit(rows, cells)
     assert (model.sigma_, model.alpha_) != (plain.sigma_, plain.alpha_)
     assert model.sigma_ >= plain.sigma_ and model.alpha_ <= plain.alpha_
@@ -702,7 +709,7 @@ def test_rare_classes_are_searched_with_all_their_rows(in_rows):
     rare = np.zeros(240, int)
     rare[np.argsort(X[:, 0])[-7:]] = 1
     given = {"sigmas": [1e-3, 0.3, 100.0], "alphas": [1e-3, 0.1, 1e3], "scoring": "roc_auc"}
-    search = ApproxKernelRidgeClassifierCV("exact", **given).fit(X, rare)
+    search = ApproxKernelRidgeClassifierCV("exact", **given, subsample=150).fit(X, rare)
     assert search.best_score_ > 0.9 and np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 

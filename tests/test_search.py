@@ -167,9 +167,7 @@ def test_splits(cv):
 def test_faulty_splits_are_named():
     half = np.arange(45), np.arange(45, 90)
     for cv, words in (
-        ([half, (np.arange(40), np.arange(50, 90))], "cv must.*row 40 is 0 times in split 1"),
-        ([half, (np.arange(60), np.arange(50, 90))], "cv must.*row 50 is 2 times in split 1"),
-        ([half, (np.repeat(np.arange(50), 2), np.arange(50, 90))], "row 0 is 2 times in split 1"),
+        ([half, (np.repeat(np.arange(50), 2), np.arange(50, 90))], "cv must not.*row 0 is 2 times"),
         ([half, (np.arange(90), [])], "cv must leave rows.*split 1"),
         ([], "cv must give at least one split"),
     ):
@@ -859,7 +857,7 @@ def test_scores_of_few_rows_are_those_of_their_features(kind, feature_map, weigh
     y = np.digitize(np.sin(2 * X[:, 0]), [-0.5, 0.5])
     targets = y if kind is ApproxKernelRidgeClassifierCV else np.column_stack([y, 1e3 * X[:, 1]])
     search = kind(feature_map, sigmas=3, alphas=[1e-4, 0.1], cv=4).fit(X, targets, weights)
-    monkeypatch.setattr("skrf.regression._ridge.is_smaller", lambda *_: False)
+    monkeypatch.setattr("skrf.regression.held._MOST_NUMBERS", 0)
     expected = clone(search).fit(X, targets, weights)
     for name, values in expected.cv_results_.items():
         if name.endswith("score"):

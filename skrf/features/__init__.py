@@ -15,6 +15,7 @@ from ._adapters import (
 )
 from ._clusters import by_first, row_codes, spread_rows
 from ._coefficients import Coefficients
+from ._fitted import sigma_of
 from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
 from .adaptive import AdaptiveRF
@@ -64,6 +65,7 @@ __all__ = [
     "mapped",
     "maps_sides_alike",
     "needs_double",
+    "sigma_of",
     "signed_rows",
     "suits_ratios",
     "prepared",

@@ -412,6 +412,10 @@ class PipelineMap(FeatureMap):
         """Whether features lack something of a kernel with K(x, x) = 1."""
         return self.feature_map.is_projected
 
+    def projected(self, X):
+        """Return the map that projects a kernel on landmarks, and the rows as it reads them."""
+        return self.feature_map.projected(self._before(X)) if self.is_projected else None
+
     def _before(self, X):
         X = to_host(X)
         for step in self.steps:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._memory import check_fits, components
 from .._threads import narrow_blas
-from .._validation import read_only
+from .._validation import draw_seed, read_only
 from ..statistics import PairStatistics
 from ._clusters import unique_rows
 from ._map import FeatureMap
@@ -73,6 +73,26 @@ class Sample:
     def rng(self, *stream):
         """Return the generator of a stream of the fit's seed; see `rng_of`."""
         return rng_of(self.seed, *stream)
+
+
+def sigma_of(sigma, X, weights=None, statistics=None, kernel="gaussian"):
+    """Return the sigma that a number, "scale" or "median" stands for.
+
+    Parameters
+    ----------
+    sigma : float or str
+        As of a feature map.
+    X : ndarray or sparse matrix of shape (n, d)
+        Rows on the host.
+    weights : ndarray of shape (n,), default=None
+        Their weights.
+    statistics : PairStatistics, default=None
+        Statistics of all rows, if X is a sample of them.
+    kernel : str, default="gaussian"
+        Name of the kernel.
+    """
+    spec, sample = SimpleNamespace(sigma=sigma, kernel=kernel), Sample(X, X, weights, draw_seed(0))
+    return resolve_sigma(spec, statistics or sample.statistics(), sample)
 
 
 @dataclass(frozen=True, eq=False)

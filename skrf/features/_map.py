@@ -8,6 +8,7 @@ maps return logarithms, the others features with a log scale per row.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -161,6 +162,13 @@ class FeatureMap(ABC):
             f"No gradients are available for this feature_map, a {type(self).__name__}. Available: "
             "feature maps of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
         )
+
+    def projected(self, X: Array) -> tuple[Any, Array] | None:
+        """Return the map that projects a kernel on landmarks, and the rows as it reads them.
+
+        It is None for other maps, whose features have a kernel of their own.
+        """
+        return None
 
     def exponent_bound(self, X: Array) -> float:
         """Return the approximate largest exponent that rows of X produce, or 0 if unknown."""

@@ -34,6 +34,7 @@ _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense row
 # Relative to the largest eigenvalue. Rounding is about 1e-15 of it, so it hardly ever decides which
 # eigenvalues are kept.
 _RANK = 1e-11
+_RESIDUAL = 1e-14  # squares of waves that are rounding
 
 
 class Centers:
@@ -93,6 +94,11 @@ class CenterLogs:
         products = rows.dot(self.projection)
         return arithmetic(products).multiply(products, self._scale)
 
+    @cached_property
+    def points(self):
+        """The centres in the coordinates of `affine`."""
+        return self.projection.matrix * self._scale
+
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
         return self.affine.exponent_bound(X)
@@ -112,21 +118,25 @@ class GaussianLogs(CenterLogs):
         """Return the logarithms of all pairs of centres, (M, M)."""
         return self.centers.squares() * (self._scale**2 / -2)
 
+    def of_pairs(self, rows):
+        """Return the logarithms of all pairs of rows in the coordinates of `affine`, (n, n)."""
+        return cdist(rows, rows, "sqeuclidean") / -2
+
+    def frequencies(self, n, rng):
+        """Return n frequencies of the kernel in these coordinates, (n, d)."""
+        return rng.standard_normal((n, self.points.shape[1]))
+
 
 class LaplacianLogs(CenterLogs):
     """Logarithms of the Laplacian kernel of rows and centres."""
-
-    @cached_property
-    def _points(self):
-        return self.projection.matrix * self._scale
 
     def __call__(self, X):
         """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
         rows, xp = self.affine(X), namespace(X)
         if not is_array_api(X):
-            logs = -cdist(rows.on_host(), self._points, "cityblock")
+            logs = -cdist(rows.on_host(), self.points, "cityblock")
             return logs, np.zeros(len(logs))
-        logs, points = 0.0, like(self._points, X)
+        logs, points = 0.0, like(self.points, X)
         for k in range(points.shape[1]):  # one column at a time, which keeps memory
             logs = logs - xp.abs(rows.values[:, k, None] - points[None, :, k])
         return logs, xp.zeros_like(logs[:, 0])
@@ -134,6 +144,14 @@ class LaplacianLogs(CenterLogs):
     def of_centers(self):
         """Return the logarithms of all pairs of centres, (M, M)."""
         return -self._scale * self.centers.distances()
+
+    def of_pairs(self, rows):
+        """Return the logarithms of all pairs of rows in the coordinates of `affine`, (n, n)."""
+        return -cdist(rows, rows, "cityblock")
+
+    def frequencies(self, n, rng):
+        """Return n frequencies of the kernel in these coordinates, (n, d)."""
+        return SPECTRA["laplacian"].frequencies(rng.standard_normal((n, self.points.shape[1])), rng)
 
 
 class SoftmaxLogs(CenterLogs):
@@ -215,6 +233,10 @@ class LandmarkMap(FeatureMap):
         """Return an upper bound of the squared norms of rows."""
         return self.inner.exponent_bound(X)
 
+    def projected(self, X):
+        """Return this map, and the rows."""
+        return self, X
+
     @cached_property
     def gram(self):
         """K(C, C)."""
@@ -241,6 +263,42 @@ class LandmarkMap(FeatureMap):
         size = np.abs(self.gram).sum(axis=0).max()
         condition, _ = dpocon(lower, size, uplo="L")
         return lower, 1 / (condition * size) if condition > 0 else np.inf
+
+    def residual(self, X, features):
+        """Return the kernel of all pairs of rows on the host less products of features, (n, n)."""
+        rest = np.exp(self.inner.logs.of_pairs(self._coordinates(X))) - features @ features.T
+        np.clip(np.einsum("ii->i", rest), 0.0, 1.0, out=np.einsum("ii->i", rest))
+        return rest
+
+    def residual_waves(self, n, rng):
+        """Return a function that returns random features of the residual of the kernel, (n, 2n).
+
+        They are sines and cosines less what the landmarks predict of them, with every row scaled to
+        the residual's own variance: the estimate from few frequencies may be far from it.
+        """
+        logs = self.inner.logs
+        omega = logs.frequencies(n, rng)
+
+        def waves(rows):
+            angles = rows @ omega.T
+            return np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(n)
+
+        of_landmarks = self.matrix.T @ waves(logs.points)
+
+        def residual(X, features):
+            rest = waves(self._coordinates(X)) - features @ of_landmarks
+            wanted, squares = (
+                np.clip(1 - (features**2).sum(axis=1), 0.0, 1.0),
+                (rest**2).sum(axis=1),
+            )
+            is_some = squares > _RESIDUAL
+            sizes = np.divide(wanted, squares, out=np.zeros_like(wanted), where=is_some)
+            return rest * np.sqrt(sizes)[:, None]
+
+        return residual
+
+    def _coordinates(self, X):
+        return self.inner.logs.affine.on_host(X)
 
     def __getstate__(self):
         return {"inner": self.inner}  # the rest follows from it

@@ -6,22 +6,25 @@ one pass, `partial_fit` is exact, and the order of the rows does not matter.
 """
 
 from .classifier import KernelRegressionClassifier
+from .decide import Argmax, Decision, Discriminants, OneVsOne
 from .kernel_regression_cv import KernelRegressionClassifierCV, KernelRegressorCV
+from .problems import Problem
 from .regressor import KernelRegressor
-from .ridge import (
-    ApproxKernelRidge,
-    ApproxKernelRidgeClassifier,
-    ApproxKernelRidgeClassifierCV,
-    ApproxKernelRidgeCV,
-)
+from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier
+from .ridge_cv import ApproxKernelRidgeClassifierCV, ApproxKernelRidgeCV
 
 __all__ = [
     "ApproxKernelRidge",
     "ApproxKernelRidgeCV",
     "ApproxKernelRidgeClassifier",
     "ApproxKernelRidgeClassifierCV",
+    "Argmax",
+    "Decision",
+    "Discriminants",
     "KernelRegressionClassifier",
     "KernelRegressionClassifierCV",
     "KernelRegressor",
     "KernelRegressorCV",
+    "OneVsOne",
+    "Problem",
 ]

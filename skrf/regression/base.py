@@ -126,7 +126,13 @@ class KernelEstimator(TakesBatches, EstimatorBase):
                 before = draft._fit_map(data, is_first_batch=True)
         if first is not None:
             draft._keep(first)
-        return commit(self, draft._finished(before.added(data)))
+        draft._finished(before.added(data))
+        if forget:
+            draft._check_fit(data)
+        return commit(self, draft)
+
+    def _check_fit(self, data):
+        """Warn if a fit to all rows is to be doubted."""
 
     def _anew(self, X, y, weights, classes):
         """Return an unfitted draft for rows that were read before, and these."""

@@ -16,26 +16,23 @@ from .._batches import NO_ROWS, Pass, has_weight
 from .._validation import check_labels
 from ..features._batch_summary import BatchSummary, scope_of
 from ..statistics import Moments
-from .decide import (
-    candidate_sigmas,
-    candidates_of,
-    judged_values,
-    n_scored_folds,
-    solutions,
-)
-from .held import features_of
-from .mixins import sorted_classes
+from .basis import features_of
+from .held import Held
+from .mixins import is_multilabel, sorted_classes
+from .probabilities import best_scale
+from .ridge_search import Candidate, Task, candidate_sigmas, decided
 from .sample import (
     Folds,
-    all_but_one,
     as_slice,
     check_folds,
     labels_of,
     one_stratum,
     ranks_of,
     splitter_of,
+    sums_of_cells,
 )
-from .search import choose, learns_from, maps_of, sigma_grid, split_rows
+from .search import Equal, Grid, learns_from, maps_of, positive_array, search, sigma_grid
+from .solve import solve_cholesky, solve_problems, values_of
 
 HAS_FOLDS = "a search scores folds of all rows. Call fit, or fit_batches."
 
@@ -51,7 +48,7 @@ def bare(sums):
 def passes(model, classes, scope):
     """Return the passes of a fit to batches, as `skrf._batches.run_passes` takes them."""
     _check_has_sums(model)
-    feature_map = model._prepared(model.sigma)
+    feature_map = model._map_of_batches(model.sigma)
     is_searched = model._leaves_sigma_open(feature_map)
     started = _begun(model, feature_map, classes, scope, needs_rows=is_searched)
     classes, scope, is_fitted = started
@@ -93,7 +90,7 @@ def surveyed(model, scope, classes, X, y, weights, number, strata=None):
         counts = names, np.bincount(codes), first
         if not has_weight(weights):
             return BatchSummary(scope, {number: counts})
-    is_new = classes is None and is_classifier(model) and y is not None
+    is_new = classes is None and is_classifier(model) and y is not None and not is_multilabel(y)
     # With given classes, a batch of few rows may well have a class per row.
     names = np.unique(check_labels("y", y)) if is_new else classes
     draft, data = model._read_rows(X, y, weights, classes=names)
@@ -157,63 +154,34 @@ def _summary_and_sums(model, summary_of, *batch):
 # ---------------------------------------------------------------- many maps and folds
 
 
-def searches(model, classes, scope):
-    """Return the passes of a search: survey, sums of all sigmas and folds, scores if needed."""
+def _begun_search(model, classes, scope, decades):
+    """Survey all batches, and return a draft, the rows of the sample, and the work of a search."""
     _check_has_sums(model)
-    classes, scope, _ = _begun(model, model._map_at(1.0), classes, scope)
+    classes, scope, _ = _begun(model, model._map_of_batches(1.0), classes, scope)
     cv = splitter_of(model)
     strata = labels_of if type(cv).__name__ == "StratifiedKFold" else one_stratum
     summary_of = partial(surveyed, model, scope, classes, strata=strata)
     summary = yield Pass("statistics", summary_of, counts_all=True)
     draft, data = drafted(model, summary)
-    folds, sigmas = Folds.of(cv, summary), sigma_grid(model.sigmas, data, model._decades)
-    feature_map = model._map_at(float(sigmas[0]), data)
-    is_apart = learns_from(feature_map, data)
-    model._check_size(feature_map, data, (2 if is_apart else 4) * folds.n_splits * len(sigmas))
+    folds, sigmas = Folds.of(cv, summary), sigma_grid(model.sigmas, data, decades)
+    feature_map = model._map_of_batches(float(sigmas[0]), data)
+    is_apart, n_splits = learns_from(feature_map, data), len(folds.tested)
+    model._check_size(feature_map, data, (2 if is_apart else 4) * n_splits * len(sigmas))
     if is_apart:
-        fold_of_row = folds.of_sample(strata(summary.sample.X, summary.sample.y), summary.sample)
-        tests = [np.flatnonzero(fold_of_row == k) for k in range(folds.n_splits)]
-        fits = [train.fit_at_sigma(feature_map) for train, _ in split_rows(data, tests)]
+        cell = folds.of_sample(strata(summary.sample.X, summary.sample.y), summary.sample)
+        trains = [np.flatnonzero(is_trained[cell]) for is_trained in folds.trained]
+        fits = [data.part(train).fit_at_sigma(feature_map) for train in trains]
     else:
         fits = [data.fit_at_sigma(feature_map)]
     fits = [[fit(sigma) for fit in fits] for sigma in sigmas]
     draft._fitted = draft._before(maps_of(fits[0][0]), data)
-    criterion, maps = draft._criterion(data), [[*map(maps_of, fit)] for fit in fits]
-    search = _Search(draft, folds, strata, is_apart, criterion.scores_rows, maps)
-    sums = yield Pass("sums of all sigmas and folds", search.sums)
-    trains, tests, totals = search.settled(sums)
-    if criterion.scores_rows:
-        outcomes = partial(search.outcomes, trains, _exponents(data.total, trains))
-        record = yield Pass("scores", outcomes, is_last=not is_apart)
-        check_folds(record)
-        scores = [
-            [draft._score_of(outcome, of_rows) for outcome in all_] for of_rows, all_ in record
-        ]
-        scores = np.transpose(scores)
-    else:
-        scores = [
-            [criterion.judge(train, None, test) for train, test in zip(*pair, strict=True)]
-            for pair in zip(trains, tests, strict=True)
-        ]
-        criterion = replace(criterion, unit=max(trains[0][0].unit, tests[0][0].unit))
-    runs = zip(scores, [fit[0] for fit in fits], totals, strict=True)
-    draft.feature_map_, total = choose(draft, runs, sigmas, criterion)
-    decisions = () if criterion.scores_rows else draft._decisions_to_score()
-    if decisions:
-        grid, best = draft._decision_grid(decisions), candidate_sigmas(draft.cv_results_)
-        places = [int(np.flatnonzero(sigmas == sigma)[0]) for sigma in best]
-        draft.decisions_ = "one-vs-one"  # whose sums serve every decision
-        draft._fitted = draft._before(draft._fitted.maps, data)
-        search = replace(search, maps=[search.maps[k] for k in places])
-        sums = yield Pass("sums of classes", search.sums)
-        trains, _, totals = search.settled(sums)
-        record = yield Pass("decisions", partial(search.outcomes_of, search.solved(trains, grid)))
-        check_folds(record)
-        scores = np.mean([right / weight for weight, right in record], axis=0)
-        draft._take(candidates_of(grid, best, scores), best, int(folds.ends[:, -1].sum()))
-        chosen = int(np.flatnonzero(best == draft.sigma_)[0])
-        draft.feature_map_, total = fits[places[chosen]][0], totals[chosen]
-    if is_apart:
+    work = _Work(draft, folds, strata, is_apart, [[*map(maps_of, fit)] for fit in fits])
+    return work, data, feature_map, sigmas, [fit[0] for fit in fits]
+
+
+def _finished(work, data, feature_map, draft, total):
+    """Return the fitted draft; where splits had maps of their own, all rows are summed again."""
+    if work.is_apart:
         draft.feature_map_ = data.fit_at_sigma(feature_map)(draft.sigma_)
         draft._fitted = draft._before(maps_of(draft.feature_map_), data)
         total = yield Pass("sums", partial(summed, draft), is_last=True)
@@ -221,8 +189,90 @@ def searches(model, classes, scope):
     return draft._finished(total)
 
 
+def kernel_searches(model, classes, scope, decades):
+    """Return the passes of a search of kernel regression: survey, sums, scores of rows."""
+    started = yield from _begun_search(model, classes, scope, decades)
+    work, data, feature_map, sigmas, fits = started
+    draft = work.draft
+    sums = yield Pass("sums of all sigmas and folds", partial(work.sums, tests_too=False))
+    trains, _, totals = work.settled(sums)
+    outcomes = partial(work.outcomes, trains, _exponents(data.total, trains))
+    record = yield Pass("scores", outcomes, is_last=not work.is_apart)
+    check_folds(record)
+    scores = [[draft._score_of(outcome, of_rows) for outcome in all_] for of_rows, all_ in record]
+    scores = iter(np.transpose(scores))
+    found = search(Grid(sigmas), lambda point: (next(scores), None), Equal(ceiling=1.0))
+    draft._take(found)
+    place = int(np.flatnonzero(sigmas == draft.sigma_)[0])
+    draft.feature_map_ = fits[place]
+    return (yield from _finished(work, data, feature_map, draft, totals[place]))
+
+
+def ridge_searches(model, classes, scope, decades):
+    """Return the passes of a search of ridge regression: survey, sums, and scores of decisions."""
+    started = yield from _begun_search(model, classes, scope, decades)
+    work, data, feature_map, sigmas, fits = started
+    draft, alphas = work.draft, positive_array("alphas", model.alphas)
+    sums = yield Pass("sums of all sigmas and folds", work.sums)
+    trains, tests, totals = work.settled(sums)
+    pairs = iter(zip(trains, tests, strict=True))
+
+    def judge(_):
+        return [_errors(*pair, alphas) for pair in zip(*next(pairs), strict=True)], None
+
+    unit, targets = totals[0].moments.unit.max(), totals[0].moments
+    rounding = Equal().rounding
+    if not is_classifier(draft):
+        rounding *= np.mean(targets.squares) / targets.total
+    equal = Equal(rounding=rounding, unit=unit)
+    found = search(Grid(sigmas, {"alpha": alphas}), judge, equal)
+    n_rows = int(work.folds.ends[:, -1].sum())
+    draft._take_found(found, n_rows)
+    places = {sigma: k for k, sigma in enumerate(sigmas.tolist())}
+    task = Task(None, feature_map, sigmas, alphas, **draft._of_classes())
+    if task.is_decided_again:
+        best = candidate_sigmas(found.table)
+        n_classes, at = task.n_classes, [places[sigma] for sigma in best.tolist()]
+        draft._fitted = replace(draft._fitted, n_groups=n_classes)
+        work = replace(work, maps=[work.maps[k] for k in at])
+        sums = yield Pass("sums of classes", partial(work.sums, tests_too=False))
+        trains, _, totals = work.settled(sums)
+        record = yield Pass("decisions", partial(work.judged, work.solved(trains, task)))
+        check_folds(record)
+        judged = np.mean([right / weight for weight, right in record], axis=0)
+        points = [
+            (one, float(sigma), float(alpha))
+            for sigma in best
+            for one in task.decisions
+            for alpha in task.alphas_for(one)
+        ]
+        judged = judged.reshape(len(points), -1)
+        candidates = [
+            Candidate(*point, float(right))
+            for point, right in zip(points, judged[:, 0], strict=True)
+        ]
+        point = found.point["sigma"], found.point["alpha"]
+        chosen = decided(task, candidates, best, point, n_rows)
+        scale = best_scale(judged[candidates.index(chosen), 1:])
+        draft._take_candidate(chosen, candidates, scale)
+        total = totals[best.tolist().index(draft.sigma_)]
+    else:
+        total = totals[places[draft.sigma_]]
+    draft.feature_map_ = fits[places[draft.sigma_]]
+    return (yield from _finished(work, data, feature_map, draft, total))
+
+
+def _errors(train, test, alphas):
+    """Return the negative mean squared errors of all alphas, in the largest unit of targets."""
+    train, test = train.moments, test.moments
+    # Together they hold all rows, so the unit is the same for all folds.
+    unit = np.maximum(train.unit, test.unit)
+    train, test = train.in_units(unit), test.in_units(unit)
+    return -test.errors(train, np.stack(solve_cholesky(train, alphas), axis=2))
+
+
 @dataclass(frozen=True, eq=False)
-class _Search:
+class _Work:
     """The work of a search's passes on a batch.
 
     Parameters
@@ -234,104 +284,111 @@ class _Search:
     strata : callable
         Returns the labels to stratify the rows of X and y by.
     is_apart : bool
-        Whether every fold has its own maps, fitted to the other rows.
-    scores_rows : bool
-        Whether rows of a test are scored rather than their sums.
+        Whether every split has its own maps, fitted to the rows that it trains on.
     maps : list of list of tuple
-        For every sigma the maps of all folds, or of each.
+        For every sigma the maps of all splits, or of each.
     """
 
     draft: Any
     folds: Folds
     strata: Any
     is_apart: bool
-    scores_rows: bool
     maps: list
 
     def _parts(self, X, y, weights, number):
-        """Return the rows of a batch and their folds."""
+        """Return the rows of a batch and their cells."""
         data = _read(self.draft, X, y, weights, number)
         return data, self.folds(self.strata(X, y), number)[data.numbers]
 
     def _before(self, s, k):
         return replace(self.draft._fitted, maps=self.maps[s][k if self.is_apart else 0])
 
-    def sums(self, *batch):
-        """Return for every sigma the sums of the folds; apart, those of all others come first."""
-        (data, fold), n = self._parts(*batch), self.folds.n_splits
-        rows = [fold != k for k in range(n if self.is_apart else 0)]
-        rows += [fold == k for k in range(0 if self.is_apart and self.scores_rows else n)]
-        parts = [_part(data, in_fold) if in_fold.any() else None for in_fold in rows]
+    def sums(self, *batch, tests_too=True):
+        """Return for every sigma the sums of the cells; apart, those of both sides of splits."""
+        data, cell = self._parts(*batch)
+        if self.is_apart:
+            sides = [self.folds.trained, *([self.folds.tested] if tests_too else [])]
+            rows = [is_in[cell] for side in sides for is_in in side]
+        else:
+            rows = [cell == k for k in range(self.folds.n_cells)]
+        parts = [_part(data, is_in) if is_in.any() else None for is_in in rows]
+        n = len(self.folds.trained)
 
-        def made(s, k, fold_data):
-            return fold_data and bare(self._before(s, k % n).added(fold_data))
+        def made(s, k, part):
+            return part and bare(self._before(s, k % n).added(part))
 
-        return [
-            [made(s, k, fold_data) for k, fold_data in enumerate(parts)]
-            for s in range(len(self.maps))
-        ]
+        return [[made(s, k, part) for k, part in enumerate(parts)] for s in range(len(self.maps))]
 
     def settled(self, sums):
         """Return for every sigma the sums to train on and to test on, and those of all rows."""
-        n = self.folds.n_splits
-        for of_fold in sums:
-            check_folds(of_fold)
-        sums = [
-            [_under(self._before(s, k % n), of_fold) for k, of_fold in enumerate(of_sigma)]
-            for s, of_sigma in enumerate(sums)
-        ]
-        if self.is_apart:
-            return [of_fold[:n] for of_fold in sums], [of_fold[n:] for of_fold in sums], sums
-        nothing = self.draft._fitted
-        both = [all_but_one(nothing, of_fold) for of_fold in sums]
-        return [of_fold[0] for of_fold in both], sums, [of_fold[1] for of_fold in both]
+        n, trains, tests, totals = len(self.folds.trained), [], [], []
+        for s, of_sigma in enumerate(sums):
+            if self.is_apart:
+                check_folds(of_sigma)
+                parts = [_under(self._before(s, k % n), one) for k, one in enumerate(of_sigma)]
+                trains.append(parts[:n])
+                tests.append(parts[n:])
+                totals.append(parts[0])
+                continue
+            parts = [one and _under(self._before(s, 0), one) for one in of_sigma]
+            both = [sums_of_cells(parts, side) for side in (self.folds.trained, self.folds.tested)]
+            check_folds([*both[0][0], *both[1][0]])
+            trains.append(both[0][0])
+            tests.append(both[1][0])
+            totals.append(both[0][1])
+        return trains, tests, totals
 
     def outcomes(self, trains, exponents, *batch):
-        """Return for every fold the moments of its targets, and the outcomes of all sigmas.
+        """Return for every split the moments of its targets, and the outcomes of all sigmas.
 
         Parameters
         ----------
         trains : list of list of sums
-            Sums to predict from, for sigmas and folds.
+            Sums to predict from, for sigmas and splits.
         exponents : tuple of int and (array of) int
             Exponents of 2 of the units of weights and targets.
         """
-        (data, fold), record = self._parts(*batch), [None] * self.folds.n_splits
-        for k in np.unique(fold):
-            fold_data = _part(data, fold == k)
-            weights = np.ldexp(fold_data.weights, -exponents[0])
-            moments = Moments.of(np.ldexp(fold_data.values, -exponents[1]), weights, sizes=False)
+        (data, cell), record = self._parts(*batch), [None] * len(self.folds.tested)
+        for k, tested in enumerate(self.folds.tested):
+            if not tested[cell].any():
+                continue
+            part = _part(data, tested[cell])
+            weights = np.ldexp(part.weights, -exponents[0])
+            moments = Moments.of(np.ldexp(part.values, -exponents[1]), weights, sizes=False)
             outcomes = (
-                self.draft._on(models[k])._outcomes(fold_data, exponents[1]) for models in trains
+                self.draft._on(models[k])._outcomes(part, exponents[1]) for models in trains
             )
             record[k] = moments, np.stack([weights @ models for models in outcomes])
         return record
 
-    def solved(self, trains, grid):
-        """Return for every sigma, and fold to be scored, the solutions of a grid of decisions."""
-        n_classes, n_columns = len(self.draft.classes_), trains[0][0].moments.n_columns
-        n_folds = n_scored_folds(self.folds.n_splits, grid, len(trains), n_classes, n_columns)
+    def solved(self, trains, task):
+        """Return for every sigma and split the solutions of all decisions."""
         return [
             [
                 [
-                    (name, one)
-                    for (name, _), one in zip(grid, solutions(grid, sums.moments), strict=True)
+                    (one, solve_problems(sums.moments, one.problems(task.n_classes), alphas))
+                    for one in task.decisions
+                    for alphas in [task.alphas_for(one)]
                 ]
-                for sums in of_sigma[:n_folds]
+                for sums in of_sigma
             ]
             for of_sigma in trains
         ]
 
-    def outcomes_of(self, solutions, *batch):
-        """Return for every fold its weight, and this times `judged_values` of the solutions."""
-        (data, fold), record = self._parts(*batch), [None] * len(solutions[0])
-        for k in set(fold) & set(range(len(record))):
-            fold_data, judged = _part(data, fold == k), []
-            weight, n_classes = fold_data.weights.sum(), len(self.draft.classes_)
+    def judged(self, solutions, *batch):
+        """Return for every split its weight, and this times what is judged of all decisions."""
+        (data, cell), record = self._parts(*batch), [None] * len(self.folds.tested)
+        for k, tested in enumerate(self.folds.tested):
+            if not tested[cell].any():
+                continue
+            part, judged = _part(data, tested[cell]), []
             for s, of_sigma in enumerate(solutions):
-                features = features_of(self._before(s, k).maps[0], fold_data.X)
-                values = [(decision, one.values(features)) for decision, one in of_sigma[k]]
-                judged.append([judged_values(v, name, fold_data, n_classes) for name, v in values])
+                features = features_of(self._before(s, k).maps[0], part.X)
+                for decision, of_alphas in of_sigma[k]:
+                    values = values_of(of_alphas, features)
+                    held = Held(values, part, of_alphas)
+                    judged += [held.judged(place, decision) for place in range(len(values))]
+            weight = part.weights.sum()
             record[k] = np.array([weight]), weight * np.array(judged)
         return record
 

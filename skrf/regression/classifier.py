@@ -42,6 +42,8 @@ class KernelRegressionClassifier(Classification, KernelRegression):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Class labels.
+    multilabel_ : bool
+        Whether y is multilabel, with columns of 0 and 1.
     class_count_ : ndarray of shape (n_classes,)
         Sum of the weights of the training rows of each class, inf if it overflows; the model
         itself is correct for weights of any size.
@@ -94,12 +96,18 @@ class KernelRegressionClassifier(Classification, KernelRegression):
     """
 
     def _to_sum(self, y, classes):
+        self.multilabel_ = y.ndim == 2
+        if self.multilabel_:
+            self._columns_of_labels(y, classes)
+            values = y.astype(np.float64)
+            return values, np.zeros(len(y), dtype=int), values, 1
         groups, target = self._coded(y, classes)
         return target, groups, np.empty((len(y), 0)), len(self.classes_)
 
     def _outcomes(self, data, _exponent=0):
         """Return for every row whether its prediction is correct."""
-        return (self.predict(data.X) == data.y).astype(float)
+        is_right = self.predict(data.X) == data.y
+        return (is_right.all(axis=1) if self.multilabel_ else is_right).astype(float)
 
     def _score_of(self, sums, moments):
         """Return the accuracy of rows, given the sum of weighted outcomes."""
@@ -111,10 +119,14 @@ class KernelRegressionClassifier(Classification, KernelRegression):
 
     def _hold(self, sums):
         self.class_count_, self.prior_share_ = sums.weights.copy(), sums.prior_share
+        if self.multilabel_:
+            self.class_count_ = sums.weights * sums.targets.mean
         return super()._hold(sums)
 
     def predict(self, X: Array) -> Result:
         """Return the most probable class; ties go to the first class.
+
+        If y was multilabel, every label is predicted whose share of the rows seen is above a half.
 
         If no score is positive, which may happen with maps that are not positive, this is the class
         with the largest weighted share of the training set.
@@ -126,7 +138,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
 
         Returns
         -------
-        array of shape (n_samples,)
+        array of shape (n_samples,) or (n_samples, n_labels)
             Labels.
 
         Warns
@@ -135,6 +147,10 @@ class KernelRegressionClassifier(Classification, KernelRegression):
             As in `predict_proba`.
         """
         check_is_fitted(self)
+        if self.multilabel_:
+            shares = self.predict_proba(X)
+            xp = namespace(shares)
+            return xp.astype(shares > 0.5 + rounding_of(shares), xp.int64)
         places, _ = self._query(X, self._best)
         return self._labels_at(places)
 
@@ -164,7 +180,8 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         -------
         array of shape (n_samples, n_classes)
             Probabilities, in float64 for rows of NumPy; the weighted class shares of the training
-            set if no score is positive, which may happen with maps that are not positive.
+            set if no score is positive, which may happen with maps that are not positive. If y was
+            multilabel, the probability of each label.
 
         Warns
         -----
@@ -172,6 +189,9 @@ class KernelRegressionClassifier(Classification, KernelRegression):
             If all scores of a row are 0, because its features are 0, or because another
             package's features for it are infinite or NaN.
         """
+        check_is_fitted(self)
+        if self.multilabel_:
+            return probabilities_in(*self._query(X, self._means_of()))
 
         def shares_of(sums, block):
             return self._refined(self._probabilities(sums), block, namespace(sums).exp)
@@ -214,6 +234,11 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         FeatureCollapseWarning
             As in `predict_proba`.
         """
+        check_is_fitted(self)
+        if self.multilabel_:
+            shares = self.predict_proba(X)
+            with np.errstate(divide="ignore"):
+                return namespace(shares).log(shares)
         return self._as_logs(*self._query(X, self._logs_of))
 
     def _logs_of(self, sums, block):
@@ -257,8 +282,13 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         Returns
         -------
         array of shape (n_samples, n_classes), or (n_samples,) for two classes
-            Confidence; for two classes, positive for ``classes_[1]``.
+            Confidence; for two classes, positive for ``classes_[1]``. If y was multilabel, twice
+            the probability of each label, less 1.
         """
+        check_is_fitted(self)
+        if self.multilabel_:
+            means, dtype = self._query(X, self._means_of())
+            return in_dtype(2 * means - 1, dtype)
         # ROC curves and calibration reject -inf; use a value below the row's finite logarithms.
         logs, dtype = self._query(X, self._logs_of)
         logs = self._as_logs(logs, dtype)
@@ -267,3 +297,8 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         lowest = xp.min(xp.where(is_zero, like(0.0, logs), logs), axis=1, keepdims=True)
         logs = xp.where(is_zero, xp.minimum(lowest - 1, like(_LOG_OF_ZERO, logs)), logs)
         return in_dtype(logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs, dtype)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import take, to_host
-from ..features import fit_at_sigma, fit_to_statistics
+from ..features import fit_at_sigma, fit_to_statistics, sigma_of
 
 _WEIGHT_BITS = 32  # weights on a common scale may differ by 2^32
 
@@ -67,6 +67,17 @@ class Data:
         weights = self.sample_weight
         return None if weights is None else np.ldexp(weights, -np.frexp(weights.max())[1])
 
+    @property
+    def fit_weights(self):
+        """Weights that a map is fitted to, scaled if far from 1; None if none were given."""
+        weights = self.sample_weight
+        is_usual = weights is None or abs(np.frexp(weights.max())[1]) <= _WEIGHT_BITS
+        return weights if is_usual else self.score_weights
+
+    def resolved(self, sigma, kernel="gaussian"):
+        """Return the sigma that a number, "scale" or "median" stands for."""
+        return sigma_of(sigma, to_host(self.X), self.fit_weights, self.statistics, kernel)
+
     def part(self, rows):
         """Return some of the rows, given a slice or indices."""
         names = ["y", "numbers", "target", "groups", "values"]
@@ -93,6 +104,5 @@ class Data:
         """Return what a map is fitted to, on the host, with weights if it accepts them."""
         arguments = {"X": to_host(self.X), "y": self.target, "statistics": self.statistics}
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
-            is_usual = abs(np.frexp(self.sample_weight.max())[1]) <= _WEIGHT_BITS
-            arguments["sample_weight"] = self.sample_weight if is_usual else self.score_weights
+            arguments["sample_weight"] = self.fit_weights
         return arguments

@@ -1,305 +1,209 @@
-"""Which decision a ridge classifier makes, by its accuracy on held-out rows.
+"""Decisions: which regressions a classifier solves, and how their values become scores of classes.
 
-argmax takes the largest of K regressions on -1 and 1, discriminants turn them into linear
-discriminants, and one-vs-one lets a regression for every pair of classes vote.
+A decision states problems and reads values; it knows nothing of features or moments, so the same
+one serves moments, rows, held-out rows and predictions.
 """
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
+from scipy.linalg import eigh
 
-from ..features import as_feature_map
-from .blocks import beside_threads
-from .exact import KernelMap
-from .held import HELD_NUMBERS, features_of, held
-from .moments import ClassMoments, moments_of_rows
-from .probabilities import losses
-from .rows import kernel_pair_values
-from .scoring import KnownDecisions, largest
-from .search import nearly_best
-from .solve import (
-    PairRidges,
-    discriminants,
-    n_operations,
-    pair_solutions,
-    pair_values,
-    ridge_of,
-    solve,
-    votes,
-)
+from .._arrays import like, namespace
+from .._typing import Array
+from .problems import Problem, of_all_classes, of_pairs, pairs_of
+from .solve import Solution
+
+_LEAST_SHARE = np.sqrt(np.finfo(float).eps)  # of a contrast of classes: less is decided anyway
+# Multiplications of the solutions for all pairs up to which they are worth it: about a minute.
+_MOST_OPERATIONS = 2e12
+TIE = 1e-5  # values so near to each other may differ by rounding alone, for float32 rows, too
+
+
+class Decision(ABC):
+    """How a ridge classifier of more than two classes decides.
+
+    A class of your own may be passed as ``decision``: an instance that states the regressions to
+    solve, and reads their values.
+
+    Attributes
+    ----------
+    is_of_pairs : bool
+        Whether values are those of all pairs of classes, positive for the second, from which
+        probabilities are coupled.
+    uses_targets : bool
+        Whether its only regressions are those on -1 and 1 for every class, which need no sums of
+        each class.
+    most_alpha : float
+        The largest alpha that a search tries, unless all are larger.
+
+    See Also
+    --------
+    Argmax : The largest of one regression for each class.
+    Discriminants : Linear discriminants.
+    OneVsOne : Votes of a regression for every pair of classes.
+    """
+
+    is_of_pairs = uses_targets = False
+    most_alpha = np.inf
+
+    @abstractmethod
+    def problems(self, n_classes: int) -> Sequence[Problem]:
+        """Return the regressions to solve for, whose values stand side by side."""
+
+    def read(self, values: Array, solution: Solution) -> Array:
+        """Return the scores of the classes, (n, n_classes), given the values, (n, n_values).
+
+        Parameters
+        ----------
+        values : array of shape (n, n_values)
+            Values of the regressions, in float64 and in any library.
+        solution : Solution
+            What they were computed with: ``shares`` of the classes, and ``class_values`` at their
+            means.
+        """
+        return values
+
+    def is_affordable(self, n_classes: int, n_columns: int) -> bool:
+        """Return whether ``decision="auto"`` may choose it."""
+        return True
+
+    def __eq__(self, other):
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self):
+        return hash(type(self))
+
+    def __repr__(self):
+        return f"{type(self).__name__}()"
+
+
+class Argmax(Decision):
+    """The largest of one regression for each class, -1 and 1."""
+
+    uses_targets = True
+
+    def problems(self, n_classes: int) -> Sequence[Problem]:
+        """Return the regressions to solve for."""
+        return [of_all_classes(n_classes)]
+
+
+class Discriminants(Argmax):
+    """Linear discriminants, which are combinations of the regressions on -1 and 1.
+
+    They are logarithms of the classes' probabilities for rows scattered about the mean of their
+    class with one covariance, that of the features within classes plus alpha. Discriminants of a
+    contrast that the features nearly explain are large, so the regressions are combined in float64:
+    their rounding is then the same for classes that differ in other contrasts.
+    """
+
+    def read(self, values: Array, solution: Solution) -> Array:
+        """Return the logarithms of the probabilities."""
+        turn, levels = self.turn_of(solution)
+        xp = namespace(values)
+        values = values @ like(turn, values) + like(levels, values)
+        values = values - xp.max(values, axis=1, keepdims=True)
+        return values - xp.log(xp.sum(xp.exp(values), axis=1, keepdims=True))
+
+    def turn_of(self, solution: Solution) -> tuple[np.ndarray, np.ndarray]:
+        """Return the matrix, (K, K), that multiplies the regressions, and what is added, (K,)."""
+        # Classes without rows, or with no more weight than rounding, are left to the end.
+        is_seen = solution.shares > np.finfo(float).eps
+        shares = solution.shares[is_seen]
+        values, roots = solution.class_values[np.ix_(is_seen, is_seen)], np.sqrt(shares)
+        explained = shares[:, None] * values / 2 / np.outer(roots, roots)
+        # An eigenvalue is the share of a contrast of classes that the features do not explain.
+        left, vectors = eigh(np.eye(len(roots)) - (explained + explained.T) / 2)
+        left = np.maximum(left, _LEAST_SHARE)
+        turn = (vectors / left) @ vectors.T / (2 * np.outer(roots, roots))
+        halves = np.einsum("kl,lk->k", values, turn) / 2
+        levels = np.log(shares) - halves - (2 * shares - 1) @ turn
+        # The others get the mean of these and less, so they are never the largest.
+        whole = np.zeros((len(is_seen), len(is_seen)))
+        whole[is_seen] = turn.mean(axis=1, keepdims=True)
+        whole[np.ix_(is_seen, is_seen)] = turn
+        all_levels = np.full(len(is_seen), levels.mean() + np.log(np.finfo(float).eps))
+        all_levels[is_seen] = levels
+        return whole, all_levels
+
+
+class OneVsOne(Decision):
+    """Votes of a regression for every pair of classes."""
+
+    is_of_pairs = True
+    most_alpha = 1.0  # more is of no use between two classes
+
+    def problems(self, n_classes: int) -> Sequence[Problem]:
+        """Return the regressions to solve for."""
+        return of_pairs(n_classes)
+
+    def read(self, values: Array, solution: Solution) -> Array:
+        """Return the votes, with a fraction that breaks ties; see `votes`."""
+        return votes(values)
+
+    def is_affordable(self, n_classes: int, n_columns: int) -> bool:
+        """Return whether the solutions for all pairs take no more than about a minute."""
+        return n_classes * (n_classes - 1) / 2 * n_columns**3 / 3 <= _MOST_OPERATIONS
+
 
 # The simplest first, which nearly equal scores go to.
-DECISIONS = ("argmax", "discriminants", "one-vs-one")
-SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
-_N_SMALLER = 2  # values of sigma than the best, at which decisions are scored, too
-_LARGEST_PAIR_ALPHA = 1.0  # more is of no use between two classes
-_RACE = 2.0  # standard errors of an accuracy
-_MOST_ROWS = 4096  # products of all pairs of so many training rows are held
-_MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
+DECISIONS = {"argmax": Argmax(), "discriminants": Discriminants(), "one-vs-one": OneVsOne()}
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A decision with its parameters, its accuracy on held-out rows, and losses by scale."""
-
-    decision: str
-    sigma: float
-    alpha: float
-    score: float
-    losses: np.ndarray
+def decision_named(decision):
+    """Return the decision of a name, or an instance as it is."""
+    return DECISIONS[decision] if isinstance(decision, str) else decision
 
 
-def candidate_sigmas(table):
-    """Return the two best values of sigma in a table of squared errors, and smaller ones.
-
-    Squared errors are least where the kernel is narrower than suits votes of pairs. The best comes
-    first, the least of equals.
-    """
-    sigmas = np.unique(table["param_sigma"])
-    scores = [table["mean_test_score"][table["param_sigma"] == sigma].max() for sigma in sigmas]
-    scores, left, best = np.nan_to_num(scores, nan=-np.inf), np.arange(len(sigmas)), []
-    for _ in range(min(2, len(sigmas))):
-        best.append(left[np.argmax(nearly_best(scores[left]))])
-        left = left[left != best[-1]]
-    smaller = range(best[0] - 1, max(best[0] - 1 - _N_SMALLER, -1), -1)
-    return sigmas[best + [place for place in smaller if place not in best]]
+def name_of(decision):
+    """Return the name of a decision, or that of its class if it is the user's own."""
+    names = [name for name, known in DECISIONS.items() if known == decision]
+    return names[0] if names else type(decision).__name__
 
 
-def grid_of(decisions, alphas):
-    """Return all pairs (decision, alpha) to try."""
-    largest = max(_LARGEST_PAIR_ALPHA, min(alphas))
-    return [
-        (decision, float(alpha))
-        for decision in decisions
-        for alpha in alphas
-        if decision != "one-vs-one" or alpha <= largest
-    ]
-
-
-def candidates_of(grid, sigmas, scores):
-    """Return a `Candidate` for every sigma and pair of a grid.
-
-    Scores, (n_sigmas, n_pairs, 1 + n_scales), are those of `judged_values`.
-    """
-    return [
-        Candidate(decision, float(sigma), alpha, float(score), of_scales)
-        for sigma, of_sigma in zip(sigmas, scores, strict=True)
-        for (decision, alpha), (score, *of_scales) in zip(grid, of_sigma, strict=True)
-    ]
-
-
-def simplest(candidates, is_good):
-    """Return the simplest of the good candidates: its decision, then least sigma, most alpha."""
-    chosen = [one for one, good in zip(candidates, is_good, strict=True) if good]
-    return min(chosen, key=lambda one: (DECISIONS.index(one.decision), one.sigma, -one.alpha))
-
-
-def at_one_sigma(candidates, sigmas, n_rows):
-    """Return the candidates of the better of two values of sigma, or of a clearly better one.
-
-    That is by a standard error of its accuracy on so many rows: squared errors, which put the two
-    first, have less noise than accuracies.
-    """
-    chosen, best, margin = [], -np.inf, 0.0
-    for number, sigma in enumerate(sigmas):
-        others = [one for one in candidates if one.sigma == sigma]
-        score = max((one.score for one in others), default=-np.inf)
-        if number > 1 and others:
-            margin = _standard_error(score, n_rows)
-        if score > best + margin:
-            chosen, best = others, score
-    return chosen
-
-
-def of_two_classes(candidates, sigma, alpha, n_rows):
-    """Return the candidate of the least squared error, or all if one is clearly more accurate.
-
-    That is by a standard error of its accuracy on so many rows. Where classes touch at a sharp
-    border, squared errors are least at a kernel much narrower than is good for decisions.
-    """
-    best = max(one.score for one in candidates)
-    least = best - _standard_error(best, n_rows)
-    first = [one for one in candidates if (one.sigma, one.alpha) == (sigma, alpha)]
-    return first if first and first[0].score >= least else candidates
-
-
-def _standard_error(accuracy, n_rows):
-    """Return the standard error of an accuracy, which rounding may have put above 1."""
-    return np.sqrt(max(accuracy * (1 - accuracy), 0.0) / n_rows)
-
-
-def n_scored_folds(n_folds, grid, n_sigmas, n_classes, n_columns):
-    """Return of how many folds decisions are scored, so that pairs do not take too long."""
-    n_solutions = sum(decision == "one-vs-one" for decision, _ in grid) * n_sigmas
-    cost = n_operations(n_classes, n_columns) * n_solutions
-    return int(np.clip(_MOST_OPERATIONS / max(cost, 1), 1, n_folds))
-
-
-# ---------------------------------------------------------------- solutions and their accuracy
-
-
-def solutions(grid, moments):
-    """Return the solution of every pair (decision, alpha).
-
-    Moments are `ClassMoments` if there are pairs of classes among the decisions.
-    """
-    together = moments.together
-    alphas = {alpha for decision, alpha in grid if decision != "one-vs-one"}
-    ridges = {alpha: ridge_of(together, alpha, solve(together, alpha)) for alpha in alphas}
-
-    def of_pair(decision, alpha):
-        if decision == "one-vs-one":
-            return PairRidges.solved(moments, alpha)
-        ridge = ridges[alpha]
-        return ridge if decision == "argmax" else discriminants(ridge, together)
-
-    return [of_pair(*pair) for pair in grid]
-
-
-def hits(values, codes, weights):
-    """Return the weight of the rows whose class has the largest value, the first of equals."""
-    is_right = largest(values) == codes
-    return float(is_right.sum() if weights is None else weights @ is_right)
-
-
-def judged_values(values, decision, test, n_classes):
-    """Return the share of test rows that values get right, and their losses for every scale."""
-    codes, weights = test.values.values, test.score_weights
-    is_of_pairs = decision == "one-vs-one" or n_classes == 2
-    scores = votes(values, n_classes) if is_of_pairs else values
-    right = hits(scores, codes, weights)
-    both = np.append(right, losses(values, codes, weights, is_of_pairs))
-    return both / (len(codes) if weights is None else weights.sum())
-
-
-def judged_decisions(transformer, train, test, grid, classes, score=None):
-    """Return what `judged_values` does for every pair (decision, alpha) of a grid.
-
-    With `score`, its results are in the place of the shares of test rows.
-    """
-    n_classes, feature_map = len(classes), as_feature_map(transformer)
-    with beside_threads(feature_map):
-        if isinstance(feature_map, KernelMap):
-            alphas = [alpha for _, alpha in grid]
-            values = kernel_pair_values(feature_map, train, test, alphas, n_classes)
-        else:
-            values = _values(feature_map, train, test, grid, n_classes)
-    pairs = [(decision, of_test) for (decision, _), of_test in zip(grid, values, strict=True)]
-    results = np.array([judged_values(of_test, name, test, n_classes) for name, of_test in pairs])
-    if score is not None:
-        codes = test.values.values
-        known = [KnownDecisions(classes, of_test, name, codes) for name, of_test in pairs]
-        results[:, 0] = [score(one, test) for one in known]
-    return results
-
-
-def _values(feature_map, train, test, grid, n_classes):
-    """Return the values at test rows for every pair (decision, alpha) of a grid."""
-    codes, weights = train.values.values, train.sample_weight
-    of_pairs = [alpha for decision, alpha in grid if decision == "one-vs-one"]
-    least = min(alpha for _, alpha in grid)
-    if (len(codes) + len(test.y)) * (feature_map.n_columns or np.inf) <= HELD_NUMBERS:
-        feature_map, (train, test) = held(feature_map, train, test)
-    features, values = features_of(feature_map, test.X), {}
-    if of_pairs:
-        moments = ClassMoments.of_rows(feature_map, train.X, codes, n_classes, weights, least)
-    else:
-        moments = moments_of_rows(feature_map, train.X, train.values, weights, least)
-    n_columns = moments.n_columns
-    smallest = np.sort(np.bincount(codes, minlength=n_classes))[:2].sum()
-    if of_pairs and len(codes) <= _MOST_ROWS and smallest < n_columns:
-        order = np.argsort(codes, kind="stable")
-        of_train = features_of(feature_map, train.X)[order]
-
-        def of_large(pair, n_rows):
-            if n_rows < n_columns:
-                return None
-            coefs, intercepts = pair_solutions(moments, of_pairs, pair)
-            return features @ coefs + intercepts
-
-        given = codes[order], None if weights is None else weights[order], of_pairs, n_classes
-        known = pair_values(of_train @ of_train.T, features @ of_train.T, *given, of_large)
-        of_alphas = zip(of_pairs, known, strict=True)
-        values = {("one-vs-one", alpha): of_alpha for alpha, of_alpha in of_alphas}
-    rest = [pair for pair in grid if pair not in values]
-    for pair, solution in zip(rest, solutions(rest, moments), strict=True):
-        values[pair] = solution.values(features)
-    return [values[pair] for pair in grid]
-
-
-def raced(fits, grid, sigmas, classes, score=None):
-    """Return the candidates that all folds score: those that the first do not show to be worse.
-
-    A wider kernel needs less of a ridge: on the first fold the pairs of classes are solved at a
-    smaller sigma for alphas up to the best one at the larger, and the other way round. Of the
-    smaller values, each is tried if the one before is the best so far. After every fold, a
-    candidate leaves whose accuracy is two standard errors below the best, unless it is the best of
-    its decision. Other scores have no such error.
+def votes(values):
+    """Return how many pairs every class wins, and a fraction by which ties are broken.
 
     Parameters
     ----------
-    fits : list of list of tuple
-        For every sigma the (transformer, train, test) of all folds.
-    grid : list of tuple
-        All pairs (decision, alpha).
-    sigmas : sequence of float
-        The values of sigma, as `candidate_sigmas` orders them.
-    classes : ndarray
-        Labels.
-    score : callable, default=None
-        As in `judged_decisions`.
+    values : array of shape (n, P)
+        Regressions of the pairs, positive for the second class.
+
+    Returns
+    -------
+    array of shape (n, n_classes)
+        Votes plus less than a third: the sum of tanh of the values for a class, divided by three
+        times the number of its pairs. Raw sums would let one far value outvote the others. A value
+        that may be 0 but for rounding, as where all features are 0 between two classes of the same
+        weight, is half a vote for each.
     """
-    results, n_rows = {}, 0
-    for number, folds in enumerate(zip(*fits, strict=True)):
-        for sigma, fold in zip(sigmas, folds, strict=True):
-            if number == 0:
-                pairs = _worth_trying(grid, sigma, sigmas, results)
-            else:
-                pairs = [(decision, alpha) for decision, at, alpha in results if at == sigma]
-            scores = judged_decisions(*fold, pairs, classes, score) if pairs else []
-            for (decision, alpha), of_pair in zip(pairs, scores, strict=True):
-                results.setdefault((decision, sigma, alpha), []).append(of_pair)
-        n_rows += len(folds[0][2].y)
-        if score is None:
-            results = _survivors(results, n_rows)
-    means = {key: np.mean(of_folds, axis=0) for key, of_folds in results.items()}
-    return [
-        Candidate(decision, float(sigma), alpha, float(mean[0]), mean[1:])
-        for (decision, sigma, alpha), mean in means.items()
-    ]
+    xp, n_classes = namespace(values), n_classes_of(values.shape[1])
+    wins = xp.where(xp.abs(values) > TIE, xp.sign(values) / 2, like(0.0, values))
+    scores = wins + xp.tanh(values) / (3.0 * (n_classes - 1))
+    return scores @ like(signs_of(n_classes).T, scores) + (n_classes - 1) / 2
 
 
-def _worth_trying(grid, sigma, sigmas, results):
-    """Return the pairs (decision, alpha) for the first fold of a sigma, given those before."""
-    scores = {key: of_folds[0][0] for key, of_folds in results.items()}
-    if sigma in sigmas[2:]:
-        _, best, _ = max(scores, key=scores.get)
-        if best != min(at for _, at, _ in scores):
-            return []
-    least, most = 0.0, np.inf
-    for other in {at for _, at, _ in scores}:
-        of_pairs = [key for key in scores if key[:2] == ("one-vs-one", other)]
-        if of_pairs:
-            alpha = max(of_pairs, key=scores.get)[2]
-            least, most = (least, min(most, alpha)) if sigma < other else (max(least, alpha), most)
-    is_open = least > most
-    return [
-        (decision, alpha)
-        for decision, alpha in grid
-        if decision != "one-vs-one" or is_open or least <= alpha <= most
-    ]
+def n_classes_of(n_pairs):
+    """Return how many classes have so many pairs."""
+    return int(round((1 + np.sqrt(1 + 8 * n_pairs)) / 2))
 
 
-def _survivors(results, n_rows):
-    """Return the results of candidates that may yet be the best, or are the best of a decision."""
-    scores = {key: np.mean(of_folds, axis=0)[0] for key, of_folds in results.items()}
-    best = max(scores.values())
-    least = best - _RACE * _standard_error(best, n_rows)
-    firsts = {}
-    for key in sorted(scores, key=scores.get):
-        firsts[key[0]] = key
-    return {
-        key: of_folds
-        for key, of_folds in results.items()
-        if scores[key] >= least or key in firsts.values()
-    }
+def signs_of(n_classes):
+    """Return 1 where a class is the second of a pair and -1 where it is the first, (K, P)."""
+    first, second = np.array(pairs_of(n_classes)).T
+    signs = np.zeros((n_classes, len(first)))
+    signs[first, np.arange(len(first))], signs[second, np.arange(len(first))] = -1.0, 1.0
+    return signs
+
+
+def best_classes(scores):
+    """Return the code of the best class of every row, the first of equals.
+
+    Two classes may have a single score, positive for the second. Rounding decides no ties, of rows
+    of float32 neither.
+    """
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > TIE).astype(int)
+    top = scores.max(axis=1, keepdims=True)
+    return (scores >= top - TIE * (1 + np.abs(top))).argmax(axis=1)

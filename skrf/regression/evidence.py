@@ -1,17 +1,23 @@
-"""The sigma of largest marginal likelihood."""
+"""What the marginal likelihood chooses, and when to doubt it."""
+
+import warnings
 
 import numpy as np
 
 from ..features import as_feature_map
 from .blocks import beside_threads
+from .held import leave_one_out_errors
 from .moments import moments_of_rows
-from .search import resolved
+from .problems import merged
 from .solve import Spectrum
 
 _ROWS = 2000  # at most
 _DECADES, _STEPS = (-1.5, 1.0), 11  # of the wide grid, relative to "scale"
 _FINER = np.array([-2, -1, 1, 2]) / 3  # of its steps, around its best
 _FLAT = 1e-6  # differences of losses that decide nothing
+_FEW = 1 / 4  # rows that count, of those that are distinct
+_NO_NOISE, _NOTHING = 1e-8, 0.5  # of the variance of the targets
+_LEAST_ROWS = 20  # of fewer, those that are left out say little
 
 
 def sigma_by_evidence(feature_map, data):
@@ -22,25 +28,52 @@ def sigma_by_evidence(feature_map, data):
     feature_map : transformer
         Unfitted, with a parameter ``sigma``.
     data : Data
-        Rows, of which at most 2,000 are used.
+        Rows, of which at most 2,000 distinct ones are used.
     """
-    scale, n = resolved("scale", data), len(data.y)
-    if n > _ROWS:
-        data = data.part(np.sort(np.random.default_rng(0).permutation(n)[:_ROWS]))
-
+    scale, (data, sizes) = data.resolved("scale"), merged(data)
+    if len(data.y) > _ROWS:
+        rows = np.random.default_rng(0).permutation(len(data.y))[:_ROWS]
+        data, sizes = merged(data.part(np.sort(rows)))
     fit = data.fit_at_sigma(feature_map)
 
-    def losses(sigmas):
-        return np.array([_loss(as_feature_map(fit(sigma)), data) for sigma in sigmas])
+    def loss(sigma):
+        rows = as_feature_map(fit(sigma)), data.X, data.values, data.sample_weight
+        return Spectrum(moments_of_rows(*rows)).by_evidence(sizes)[1]
 
     with beside_threads(feature_map):
         sigmas = scale * np.logspace(*_DECADES, _STEPS)
-        found = losses(sigmas)
+        found = np.array([loss(sigma) for sigma in sigmas])
         finer = sigmas[np.argmin(found)] * (sigmas[1] / sigmas[0]) ** _FINER
-        sigmas, found = np.append(sigmas, finer), np.append(found, losses(finer))
+        sigmas, found = np.append(sigmas, finer), np.append(found, [loss(s) for s in finer])
     return float(sigmas[found <= found.min() + _FLAT].min())
 
 
-def _loss(feature_map, data):
-    moments = moments_of_rows(feature_map, data.X, data.values, data.sample_weight)
-    return Spectrum(moments).by_evidence()[1]
+def check_sizes(sizes):
+    """Warn if weights are so unequal that few rows count."""
+    if sizes.freedom < _FEW * sizes.n_distinct:
+        warnings.warn(
+            f"sample_weight makes {sizes.n_distinct} distinct rows worth {sizes.freedom:.3g} of "
+            "equal weight to alpha='evidence': error bars rest on these. Divide the largest "
+            "weights, or pass alpha.",
+            UserWarning,
+            stacklevel=7,
+        )
+
+
+def check_noise_by_leave_one_out(fitted, data):
+    """Warn if the marginal likelihood finds no noise, but cannot predict rows that are left out."""
+    solution, moments = fitted.solution, fitted.moments
+    noise, variances = (solution.posterior.deviation / moments.unit) ** 2, moments.squares
+    is_lost = (noise * moments.total < _NO_NOISE * variances).any()
+    if not is_lost or fitted.sizes.n_distinct < _LEAST_ROWS:
+        return
+    given = data, moments, np.array([solution.alpha]), fitted.basis
+    errors = leave_one_out_errors(fitted.maps[0], *given)[0]
+    if errors > _NOTHING * np.mean(moments.squares) / moments.total:
+        warnings.warn(
+            "alpha='evidence' finds no noise in y, but rows that are left out are predicted with "
+            f"{errors * moments.total / np.mean(moments.squares):.2g} of its variance as error. "
+            "Rows that are nearly repeated do that: merge them, or pass alpha or noise_variance.",
+            UserWarning,
+            stacklevel=5,
+        )

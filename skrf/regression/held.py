@@ -1,120 +1,332 @@
-"""Features of few rows in a basis of their own.
+"""Values of rows by regressions that have not seen them; whoever judges reads these alone.
 
-Ridge regression depends on features through their inner products alone. Where there are fewer rows
-than features, rows are written in an orthonormal basis of the space that they span: as many numbers
-as rows, with the same inner products. A search then solves for these numbers.
+A source makes them for all alphas at a sigma: `FeatureSource` from features, `KernelSource` by the
+exact kernel in the rows of every problem. Ridge regression depends on features through their inner
+products alone, so fewer rows than features are written in an orthonormal basis of the space that
+they span: as many numbers as rows, with the same inner products.
 """
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dtrtrs
+from sklearn.base import clone
+from sklearn.utils import gen_batches
 
-from .._arrays import to_host
-from .._sums import Memory, Rows
-from ..features import FeatureMap, as_feature_map, columns_of
-from .blocks import blocks_of
-from .moments import plain_features
-from .search import judged
+from .._arrays import take, to_host
+from ..features import as_feature_map, columns_of, row_codes
+from .basis import features_of, held_features
+from .blocks import beside_threads
+from .data import Data
+from .decide import best_classes
+from .moments import moments_of_groups
+from .probabilities import losses
+from .ridge_sums import RidgeSums
+from .rows import RowSystem, kernel_values
+from .sample import Splits, as_slice, sums_of_splits
+from .solve import Solution, Spectrum, solve_problems, values_of
 
-_MAGNIFIED = 1e9  # condition of the landmarks' kernel beyond which the root drops directions
-# Of features that are held at once: 64 MB, or 256 MB where their moments take more.
-HELD_NUMBERS, _MOST_NUMBERS = 2**23, 2**25
-
-
-def features_of(feature_map, X):
-    """Return the features of rows on the host in float64, as ridge regression reads them."""
-    memory = Memory()
-
-    def block(rows):
-        values = to_host(plain_features(feature_map, X[rows, :], memory))
-        return values.astype(np.float64)  # a copy: the next block reuses the memory
-
-    size, map_blocks = blocks_of(feature_map, X)
-    return np.concatenate(map_blocks(block, X.shape[0], size))
+_MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB
+_MOST_ROWS = 4096  # whose products are held, where pairs are solved in their rows
+_BLOCK = 2**21  # features of leave-one-out held at once
+_LOST = 1e-10  # of what a row sees of itself: less is rounding
 
 
-class HeldMap(FeatureMap):
-    """Map that reads features in place of rows.
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Values of rows that were left out of a fit, for every alpha.
 
     Parameters
     ----------
-    n_columns : int
-        Number of features.
+    values : ndarray of shape (n_alphas, n, V)
+        Values of the regressions.
+    rows : Data
+        The rows.
+    solutions : list of Solution
+        What the values come from, which decisions read; it may lack coefficients.
     """
 
-    n_features = n_columns = None
-    is_positive = False
+    values: np.ndarray
+    rows: Data
+    solutions: list
 
-    def __init__(self, n_columns):
-        self.n_columns = n_columns
+    def at(self, place):
+        """Return the same for one alpha."""
+        some = slice(place, place + 1)
+        return Held(self.values[some], self.rows, self.solutions[some])
 
-    def __call__(self, X):
-        """Return the `Rows`."""
-        return Rows(X, np.zeros((len(X), 1), X.dtype))
+    def errors(self):
+        """Return the mean squared errors of the targets, (n_alphas,), in their largest unit."""
+        targets, weights = self.rows.values, self.rows.score_weights
+        unit = self.solutions[0].unit
+        # Coefficients may be only rounding, if alpha is lost in it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            gaps = self.values / unit - targets(slice(None)) * (targets.unit / unit)
+            errors = np.average(gaps**2, axis=1, weights=weights)
+            errors = errors @ ((unit / unit.max()) ** 2 / len(unit))
+        return np.where(np.isnan(errors), np.inf, errors)
+
+    def pair_errors(self, signs):
+        """Return the mean squared errors of pairs at rows of their classes, (n_alphas,)."""
+        signs = signs[self.rows.values.values]
+        errors = np.square(self.values - signs)[:, signs != 0]
+        weights = self.rows.score_weights
+        if weights is not None:
+            weights = np.repeat(weights, np.count_nonzero(signs, axis=1))
+        return np.average(errors, axis=1, weights=weights)
+
+    def scores_at(self, place, decision):
+        """Return the scores of the classes for an alpha, (n, n_classes), of two for the second."""
+        values = self.values[place]
+        return values if values.shape[1] == 1 else decision.read(values, self.solutions[place])
+
+    def judged(self, place, decision):
+        """Return the share of the rows that a decision gets right, and losses; see `losses`."""
+        codes, weights = self.rows.values.values, self.rows.score_weights
+        scores = self.scores_at(place, decision)
+        is_of_pairs = scores.shape[1] == 1 or decision.is_of_pairs
+        seen = self.values[place] if is_of_pairs else scores
+        right = np.average(best_classes(scores) == codes, weights=weights)
+        total = len(codes) if weights is None else weights.sum()
+        return np.append(right, losses(seen, codes, weights, is_of_pairs) / total)
+
+    def accuracies(self, decision):
+        """Return the shares of the rows that a decision gets right, (n_alphas,)."""
+        codes, weights = self.rows.values.values, self.rows.score_weights
+        places = range(len(self.values))
+        right = [best_classes(self.scores_at(place, decision)) == codes for place in places]
+        return np.average(right, axis=1, weights=weights)
 
 
-def held(feature_map, *parts):
-    """Return rows with their features, or with fewer numbers instead, and the map that reads them.
+# ---------------------------------------------------------------- sources
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSource:
+    """Values of held-out rows by regressions on features.
+
+    Parameters
+    ----------
+    feature_map : transformer
+        Unfitted.
+    data : Data
+        All rows.
+    splits : Splits
+        Of the rows.
+    least_alpha : float
+        The smallest ridge.
+    is_apart : bool
+        Whether every split has its own map, fitted to the rows that it trains on. Otherwise all
+        share one, fitted to all rows without their labels.
+    n_classes : int
+        Number of classes; 0 for numbers.
+    has_sigma : bool, default=True
+        Whether maps are fitted at values of sigma, or as they are.
+    given_fit : callable, default=None
+        Returns a fitted map at a sigma, for all splits.
+    """
+
+    feature_map: Any
+    data: Data
+    splits: Splits
+    least_alpha: float
+    is_apart: bool
+    n_classes: int
+    has_sigma: bool = True
+    given_fit: Callable | None = None
+
+    @cached_property
+    def fit(self):
+        """A function that returns the map fitted to all rows at a sigma."""
+        data = self.data if self.is_apart else replace(self.data, target=None)
+        return self.given_fit or self._fit_to(data)
+
+    def _fit_to(self, data):
+        if self.has_sigma:
+            return data.fit_at_sigma(self.feature_map)
+        fitted = data.fitted(clone(self.feature_map))
+        return lambda sigma: fitted
+
+    @cached_property
+    def n_columns(self):
+        """Number of features, if it is known."""
+        return columns_of(self.feature_map, len(self.data.y))
+
+    @cached_property
+    def _parts(self):
+        pairs = zip(self.splits.trains, self.splits.tests, strict=True)
+        return [[self.data.part(rows) for rows in pair] for pair in pairs]
+
+    @cached_property
+    def _fits_apart(self):
+        return [self._fit_to(train) for train, _ in self._parts]
+
+    def _nothing(self, feature_map, data):
+        return RidgeSums({}, (feature_map,) * 2, data.values.shape, 0, self.least_alpha)
+
+    def _read(self, sigma, has_sums):
+        """Yield the map, the rows on both sides of every split, and the moments to train on."""
+        if self.is_apart:
+            for fit, parts in zip(self._fits_apart, self._parts, strict=True):
+                feature_map, (train, test) = self._held(as_feature_map(fit(sigma)), *parts)
+                sums = has_sums and self._nothing(feature_map, train).added(train)
+                yield feature_map, train, test, sums
+            return
+        feature_map, (data,) = self._held(as_feature_map(self.fit(sigma)), self.data)
+        trains = [None] * len(self.splits)
+        if has_sums:
+            trains, _ = sums_of_splits(self._nothing(feature_map, data), data, self.splits)
+        for number, (train, test) in enumerate(
+            zip(self.splits.trains, self.splits.tests, strict=True)
+        ):
+            of_train = None if has_sums else data.part(train)  # which takes a copy
+            yield feature_map, of_train, data.part(as_slice(test)), trains[number]
+
+    def _held(self, feature_map, *parts):
+        """Return what to use in place of a map and of rows: features, if they fit in memory."""
+        n_rows = sum(len(part.y) for part in parts)
+        if n_rows * (feature_map.n_columns or 1) > _MOST_NUMBERS:
+            return feature_map, parts
+        return held_features(feature_map, *parts)
+
+    def held(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
+        """Return a list of what is `Held` of every split, or of the first few.
+
+        Parameters
+        ----------
+        sigma : float
+            Multiplies differences of rows.
+        alphas : sequence of float
+            The ridges.
+        problems : sequence of Problem, default=None
+            What is solved for among the classes; None is the targets of all rows.
+        n_splits : int, default=None
+            Number of splits; None is all.
+        """
+        results = []
+        with beside_threads(self.feature_map):
+            reads = self._read(sigma, problems is None)
+            for feature_map, train, test, sums in islice(reads, n_splits):
+                features = features_of(feature_map, test.X)
+                if problems is None:
+                    solutions = solve_problems(sums.moments, problems, alphas)
+                    values = values_of(solutions, features)
+                else:
+                    values, solutions = self._of_classes(
+                        feature_map, train, features, alphas, problems
+                    )
+                results.append(Held(values, test, solutions))
+        return results
+
+    def _of_classes(self, feature_map, train, features, alphas, problems):
+        """Return the values of problems among classes, and solutions without coefficients."""
+        codes, n_columns = train.values.values, features.shape[1]
+        counts = np.bincount(codes, minlength=self.n_classes)
+        n_rows = [counts[problem.groups].sum() for problem in problems]
+        few = {k for k, n in enumerate(n_rows) if n < n_columns and len(codes) <= _MOST_ROWS}
+        rest = [k for k in range(len(problems)) if k not in few]
+        known, solutions = {}, [None] * len(alphas)
+        if rest:
+            given = codes, self.n_classes, train.sample_weight, min(alphas)
+            moments = moments_of_groups(feature_map, train.X, *given)
+            solutions = solve_problems(moments, [problems[k] for k in rest], alphas)
+            values = values_of(solutions, features)
+            ends = np.cumsum([problems[k].targets.shape[1] for k in rest])
+            known = dict(zip(rest, np.split(values, ends[:-1], axis=2), strict=True))
+        if few:
+            train = train.part(np.argsort(codes, kind="stable"))
+            rows = features_of(feature_map, train.X)
+            given = train.values.values, train.sample_weight, self.n_classes
+            system = RowSystem.of_gram(rows @ rows.T, *given)
+            values = system.values(features @ rows.T, problems, alphas, known)
+            known = {0: values}
+        values = np.concatenate([known[k] for k in sorted(known)], axis=2)
+        return values, solutions
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSource:
+    """Values of held-out rows by regressions with the exact kernel, in the rows of each problem.
+
+    Parameters
+    ----------
+    data : Data
+        All rows.
+    splits : Splits
+        Of the rows.
+    n_classes : int
+        Number of classes.
+    """
+
+    data: Data
+    splits: Splits
+    n_classes: int
+
+    @cached_property
+    def _parts(self):
+        parts = []
+        for train, test in zip(self.splits.trains, self.splits.tests, strict=True):
+            train = self.data.part(train)
+            order = np.argsort(train.values.values, kind="stable")
+            parts.append((train.part(order), self.data.part(test)))
+        return parts
+
+    n_columns = None
+
+    def held(self, sigma: float, alphas: Sequence[float], problems, n_splits=None):
+        """Return a list of what is `Held` of every split; see `FeatureSource`."""
+        results = []
+        for train, test in self._parts[:n_splits]:
+            values = kernel_values(train, test, sigma, problems, alphas, self.n_classes)
+            nothing = Solution(0.0, np.empty((0, 0)), np.ones(values.shape[2]), np.empty(0))
+            results.append(Held(values, test, [nothing] * len(alphas)))
+        return results
+
+
+# ---------------------------------------------------------------- leave-one-out
+
+
+def leave_one_out_errors(feature_map, data, moments, alphas, basis):
+    """Return mean squared errors of rows that ridge regression has not seen.
+
+    The leverage of a row says what its prediction would be without it. Equal rows are left out
+    together, so that weights are repetitions. Errors are infinite if a row is predicted by itself
+    alone.
 
     Parameters
     ----------
     feature_map : FeatureMap
         The map.
-    *parts : Data
-        Rows.
-
-    Returns
-    -------
-    HeldMap, list of Data
-        What to use in place of the map and the parts.
+    data : Data
+        All rows.
+    moments : Moments
+        Of these rows.
+    alphas : ndarray of shape (n_alphas,)
+        The ridges.
+    basis : ndarray of shape (M, r) or None
+        Orthonormal columns, if the moments are those of coordinates in them.
     """
-    features = np.concatenate([_coordinates(feature_map, part.X) for part in parts])
-    if len(features) < features.shape[1]:
-        features = np.ascontiguousarray(np.linalg.qr(features.T, mode="r").T)
-    ends = np.cumsum([part.X.shape[0] for part in parts])
-    rows = np.split(features, ends[:-1])
-    return HeldMap(features.shape[1]), [
-        replace(part, X=values) for part, values in zip(parts, rows, strict=True)
-    ]
-
-
-def in_basis(feature_map, X):
-    """Return an orthonormal basis of few rows' features, and a map and rows of the coordinates."""
-    basis, triangle = np.linalg.qr(features_of(feature_map, X).T)
-    return basis, HeldMap(len(triangle)), np.ascontiguousarray(triangle.T)
-
-
-def _coordinates(feature_map, X):
-    """Return the features of rows, or others with the same inner products that are cheaper."""
-    lower, magnification = feature_map.cholesky
-    if lower is None or magnification * feature_map.n_columns > _MAGNIFIED:
-        return features_of(feature_map, X)
-    features = features_of(feature_map.inner, X)
-    return dtrtrs(lower, features.T, lower=1)[0].T
-
-
-def is_smaller(feature_map, n_rows):
-    """Return whether an unfitted map has more features than there are rows, and they fit."""
-    n_columns = columns_of(feature_map, n_rows)
-    return n_columns is not None and n_rows < n_columns <= _MOST_NUMBERS // n_rows
-
-
-def judged_in_row_space(search, criterion):
-    """Yield what `judged_together` does, but no map and sums, which the best sigma alone gets."""
-    data, model = search.data, search.model
-    splits = [(np.setdiff1d(np.arange(len(data.y)), test), test) for test in search.tests]
-    for fitted in map(search.fit, search.sigmas):
-        feature_map, (rows,) = held(as_feature_map(fitted), data)
-        parts = (map(rows.part, split) for split in splits)
-        yield [judged(model, feature_map, *pair, criterion) for pair in parts], None, None
-
-
-def judged_apart_in_row_space(search, criterion):
-    """Yield the same with maps that are fitted only to the rows outside a test."""
-    for fits in map(search.fits_at, search.sigmas):
-        scores = []
-        for fitted, *parts in fits:
-            feature_map, parts = held(as_feature_map(fitted), *parts)
-            scores.append(judged(search.model, feature_map, *parts, criterion))
-        yield scores, None, None
+    _, first, number = np.unique(row_codes(to_host(data.X)), return_index=True, return_inverse=True)
+    targets = data.values(np.arange(len(number))) * (data.values.unit / moments.unit)
+    weights = np.bincount(number, data.weights)
+    means = [np.bincount(number, data.weights * values) / weights for values in targets.T]
+    means = np.stack(means, axis=1)
+    errors = (data.weights @ (targets - means[number]) ** 2)[:, None]  # of equal rows
+    of_features, of_targets = moments.means
+    spectrum, total = Spectrum(moments), moments.total
+    shrunk = spectrum.shrunk(alphas)
+    coef = spectrum.sides[:, :, None] * shrunk[:, None]
+    for rows in gen_batches(len(first), max(1, _BLOCK // moments.n_columns)):
+        features = features_of(feature_map, take(data.X, first[rows]))
+        coordinates = features if basis is None else features @ basis
+        turned, of_rows = (coordinates - of_features) @ spectrum.vectors, weights[rows]
+        leverage = of_rows[:, None] * (turned**2 @ shrunk + 1 / total)
+        left = np.where(1 - leverage > _LOST, 1 - leverage, np.nan)[:, None]
+        predicted = np.tensordot(turned, coef, 1) + of_targets[:, None]
+        differences = (means[rows][:, :, None] - predicted) / left
+        errors = errors + np.tensordot(of_rows, differences**2, 1)
+    errors = moments.shares @ (errors / total)
+    return np.where(np.isnan(errors), np.inf, errors)

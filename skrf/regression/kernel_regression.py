@@ -4,9 +4,10 @@ import warnings
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import namespace, to_host
+from .._arrays import cast, like, namespace, to_host
 from .._typing import RandomState, Sigma, Transformer
 from .._validation import StrOptions, validate_rows
 from ..exceptions import FeatureCollapseWarning
@@ -16,7 +17,9 @@ from .blocks import beside_threads
 from .exact import ExactMap
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
-from .search import maps_of, resolved
+from .search import maps_of
+
+_SINGLE_BITS = 100  # sizes of predictions that float32 can represent
 
 
 class KernelRegression(KernelEstimator):
@@ -50,7 +53,7 @@ class KernelRegression(KernelEstimator):
             if self.sigma is None:
                 self.sigma_, share, score = best_exact_sigma(data)
             else:
-                self.sigma_, share, score = resolved(self.sigma, data), 0.0, None
+                self.sigma_, share, score = data.resolved(self.sigma), 0.0, None
             self._keep_score(score)
             maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
             return replace(self._before(maps, data), prior_share=share)
@@ -69,6 +72,9 @@ class KernelRegression(KernelEstimator):
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
         return replace(self._before(maps_of(self.feature_map_), data), prior_share=share)
+
+    def _map_of_batches(self, sigma, data=None):
+        return self._prepared(sigma)
 
     def _keep_score(self, score):
         if score is not None:
@@ -105,3 +111,20 @@ class KernelRegression(KernelEstimator):
                 stacklevel=3,
             )
         return answer, X.dtype
+
+    def _means_of(self):
+        """Return a function of the sums of a block that returns its means of the targets."""
+        targets, exponents = self._fitted.targets, self._fitted.exponents[1:]
+        is_double = max(np.abs(exponents).max(), targets.most.max()) > _SINGLE_BITS
+
+        def means_of(sums, _):
+            weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
+            xp = namespace(sums)
+            means = weighted / xp.where(weight > 0, weight, like(1.0, weight))
+            means = cast(means, xp.float64) if is_double else means
+            with np.errstate(over="ignore"):
+                means = means * like(np.ldexp(1.0, exponents), means)
+            means = xp.clip(means, like(targets.low, means), like(targets.high, means))
+            return xp.where(weight > 0, means, like(targets.mean, means))
+
+        return means_of

@@ -6,15 +6,21 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any, Self
 
+from sklearn.base import is_classifier
+
 from .._arrays import to_host
 from .._estimator import SIGMAS
 from .._typing import Array, RandomState, Transformer
-from .._validation import HasMethods, Interval, commit
-from .batches import HAS_FOLDS, searches
+from .._validation import HasMethods, Interval, as_numpy, commit, naming
+from .batches import HAS_FOLDS, kernel_searches
+from .blocks import beside_threads
 from .classifier import KernelRegressionClassifier
 from .regressor import KernelRegressor
+from .sample import Splits, as_slice, contiguous, splitter_for, sums_of_splits
 from .scoring import scorer_of
-from .search import Criterion, SigmaSearch, check_gaussian
+from .search import Equal, Grid, check_gaussian, learns_from, maps_of, search, sigma_grid
+
+_DECADES = -1, 2  # of a grid, relative to sigma="scale"
 
 
 class _Search:
@@ -29,7 +35,6 @@ class _Search:
         "verbose": ["verbose"],
     }
     _foreign_parameters = SIGMAS
-    _decades = -1, 2  # of a grid, relative to sigma="scale"
 
     def __init__(
         self,
@@ -79,12 +84,67 @@ class _Search:
             If there are fewer rows, or fewer rows of the largest class, than folds; the search then
             uses as many folds of two or more rows as possible.
         """
-        search = SigmaSearch.of(self, X, y, sample_weight, groups)
-        draft, criterion = search.model, search.model._criterion(search.data)
-        draft.feature_map_, sums = search.chosen(search.runs(criterion), criterion)
-        if sums is None:  # every fold had a map of its own
-            draft.feature_map_, sums = search.made_at(draft.sigma_)
+        draft, data = self._read(X, y, sample_weight)
+        y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
+        with naming("cv"):
+            splits = Splits.of(
+                splitter_for(self.cv, y, classifier=is_classifier(self)), y, data, groups
+            )
+        sigmas = sigma_grid(self.sigmas, data, _DECADES)
+        feature_map = self._map_of_batches(float(sigmas[0]))
+        is_apart = learns_from(feature_map, data)
+        self._check_size(feature_map, data, 2 if is_apart else 4 * len(splits))
+        judge = draft._judge_apart if is_apart else draft._judge
+        judge = judge(feature_map, *contiguous(data, splits))
+        equal = Equal(ceiling=1.0 if self.scoring is None else None)
+        with beside_threads(feature_map):
+            found = search(Grid(sigmas), judge, equal, verbose=self.verbose)
+        draft._take(found)
+        if found.kept is None:  # every fold had a map of its own
+            draft.feature_map_ = data.fit_at_sigma(feature_map)(draft.sigma_)
+            sums = draft._before(maps_of(draft.feature_map_), data).added(data)
+        else:
+            draft.feature_map_, sums = found.kept
         return commit(self, draft._finished(sums))
+
+    def _take(self, found):
+        self.sigma_, self.best_score_ = found.point["sigma"], found.score
+        self.cv_results_ = found.table
+
+    def _judge(self, feature_map, data, splits):
+        """Return what scores a sigma, with the map and the sums of all rows."""
+        fit, score = data.fit_at_sigma(feature_map), self._score_of_rows()
+        tests = [data.part(as_slice(test)) for test in splits.tests]
+
+        def judge(point):
+            fitted = fit(point["sigma"])
+            trains, total = sums_of_splits(self._before(maps_of(fitted), data), data, splits)
+            scores = [score(self._on(sums), test) for sums, test in zip(trains, tests, strict=True)]
+            return scores, (fitted, total)
+
+        return judge
+
+    def _judge_apart(self, feature_map, data, splits):
+        """Return the same with maps that are fitted only to the rows that a split trains on."""
+        score = self._score_of_rows()
+        parts = [
+            [data.part(as_slice(rows)) for rows in split]
+            for split in zip(splits.trains, splits.tests, strict=True)
+        ]
+        fits = [train.fit_at_sigma(feature_map) for train, _ in parts]
+
+        def judge(point):
+            scores = []
+            for fit, (train, test) in zip(fits, parts, strict=True):
+                sums = self._before(maps_of(fit(point["sigma"])), train).added(train)
+                scores.append(score(self._on(sums), test))
+            return scores, None
+
+        return judge
+
+    def _score_of_rows(self):
+        """Return a function of an estimator and rows of any weight."""
+        return scorer_of(self) or (lambda fitted, test: fitted._score(test))
 
     def _obstacle_to_batches(self):
         return HAS_FOLDS
@@ -93,7 +153,7 @@ class _Search:
         draft, data = super()._read_rows(*rows, **options)
         return draft, replace(data, X=to_host(data.X))
 
-    def _map_at(self, sigma, data=None):
+    def _map_of_batches(self, sigma, data=None):
         feature_map = self._prepared(sigma=sigma, hint="A search needs a feature map that has it")
         check_gaussian(feature_map)
         return feature_map
@@ -105,19 +165,12 @@ class _Search:
                 "scoring must be None, accuracy or the coefficient of determination, for rows that "
                 f"come in batches, got {self.scoring!r}."
             )
-        return searches(self, classes, scope)
+        return kernel_searches(self, classes, scope, _DECADES)
 
     def _finished(self, sums):
         self.sigmas_ = self.cv_results_["param_sigma"]
         self.n_splits_ = sum(name.startswith("split") for name in self.cv_results_)
         return super()._finished(sums)
-
-    def _criterion(self, data):
-        """Return how a search scores rows of any weight."""
-        score = scorer_of(self)
-        if score is None:
-            return Criterion(lambda sums, test, _: self._on(sums)._score(test), True, ceiling=1.0)
-        return Criterion(lambda sums, test, _: score(self._on(sums), test), True, ceiling=None)
 
     def _on(self, sums):
         """Return a copy that predicts from these sums, for scoring."""
@@ -142,8 +195,8 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         Values to try. An int is the number of values, evenly spaced on a log scale from a tenth of
         the sigma of "scale", where all rows look alike, to a hundred times the sigma of "scale".
     cv : int, splitter or iterable, default=5
-        Folds, as in GridSearchCV. Every training set must be the complement of its test set;
-        rows outside all test sets are always trained on.
+        Splits, as in GridSearchCV, TimeSeriesSplit among them. Rows are summed once, in the cells
+        that splits never divide, unless these are many more than the splits.
     scoring : str or callable, default=None
         Score to maximise, as in GridSearchCV; None is accuracy.
     random_state : int, RandomState instance or None, default=None
@@ -166,6 +219,8 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
         Number of splits.
     classes_ : ndarray of shape (n_classes,)
         Class labels.
+    multilabel_ : bool
+        Whether y is multilabel, with columns of 0 and 1.
     class_count_ : ndarray of shape (n_classes,)
         Sum of the weights of the training rows of each class.
     feature_map_ : transformer
@@ -178,7 +233,7 @@ class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
     Raises
     ------
     ValueError
-        By `fit`, if a training set is not the complement of its test set, the map has no
+        By `fit`, if a training set holds a row twice, the map has no
         ``sigma`` or uses the softmax kernel, or the data are invalid.
 
     See Also
@@ -222,8 +277,8 @@ class KernelRegressorCV(_Search, KernelRegressor):
     sigmas : int or array-like of shape (n_sigmas,), default=10
         Values to try, or how many, as in `KernelRegressionClassifierCV`.
     cv : int, splitter or iterable, default=5
-        Folds, as in GridSearchCV. Every training set must be the complement of its test set;
-        rows outside all test sets are always trained on.
+        Splits, as in GridSearchCV, TimeSeriesSplit among them. Rows are summed once, in the cells
+        that splits never divide, unless these are many more than the splits.
     scoring : str or callable, default=None
         Score to maximise, as in GridSearchCV; None is the coefficient of determination.
     random_state : int, RandomState instance or None, default=None
@@ -256,7 +311,7 @@ class KernelRegressorCV(_Search, KernelRegressor):
     Raises
     ------
     ValueError
-        By `fit`, if a training set is not the complement of its test set, the map has no
+        By `fit`, if a training set holds a row twice, the map has no
         ``sigma`` or uses the softmax kernel, or the data are invalid.
 
     See Also

@@ -1,9 +1,8 @@
-"""Leave-one-out in closed form: the sigma of kernel regression, and the alpha of ridge regression.
+"""The sigma of kernel regression by leave-one-out in closed form.
 
-In kernel regression a row leaves the sums that it is part of, so that one map per sigma scores all
-rows at once. With a share of the class frequencies in all probabilities, a row that sees nothing of
-its class does not decide alone. In ridge regression the leverage of a row says what its prediction
-would be without it.
+A row leaves the sums that it is part of, so that one map per sigma scores all rows at once. With a
+share of the class frequencies in all probabilities, a row that sees nothing of its class does not
+decide alone.
 """
 
 from dataclasses import replace
@@ -11,19 +10,18 @@ from dataclasses import replace
 import numpy as np
 from sklearn.utils import gen_batches
 
-from .._arrays import take, to_host
+from .._arrays import to_host
 from .._sums import exp_max_one, finite
 from ..features import by_first, row_codes, spread_rows
 from ..statistics import standardised
 from .exact import ExactMap
-from .held import features_of
-from .search import maps_of, nearly_best, resolved
-from .solve import Spectrum
+from .search import Equal, maps_of
 
 _ROWS = 2000  # at most, of other maps than the exact kernel
 _BLOCK = 2**21  # features held at once
 _STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
 _SHARES = np.array([0.01, 0.03, 0.1, 0.3])  # beside one over the number of rows
+_EQUAL = Equal()
 _LOST = 1e-10  # of what a row sees of itself: less is rounding
 
 
@@ -40,7 +38,7 @@ def best_sigma(feature_map, data):
     data : Data
         Validated rows.
     """
-    scale, data = resolved("scale", data), _sample(data)
+    scale, data = data.resolved("scale"), _sample(data)
     fit = data.fit_at_sigma(feature_map)
     return _chosen(scale, data, lambda points: lambda sigma: maps_of(fit(sigma)))
 
@@ -52,7 +50,7 @@ def best_exact_sigma(data):
     def maps_of_points(points):
         return lambda sigma: (ExactMap(points, sigma),) * 2
 
-    return _chosen(resolved("scale", data), data, maps_of_points)
+    return _chosen(data.resolved("scale"), data, maps_of_points)
 
 
 def _chosen(scale, data, maps_of_points):
@@ -88,10 +86,10 @@ def _chosen(scale, data, maps_of_points):
 
     sigmas = scale * np.logspace(-1, 2, _STEPS)
     scores = evaluate(sigmas)
-    finer = sigmas[np.argmax(nearly_best(scores.max(axis=1)))] * (sigmas[1] / sigmas[0]) ** _FINER
+    finer = sigmas[np.argmax(_EQUAL(scores.max(axis=1)))] * (sigmas[1] / sigmas[0]) ** _FINER
     sigmas, scores = np.append(sigmas, finer), np.concatenate([scores, evaluate(finer)])
-    place = min(np.flatnonzero(nearly_best(scores.max(axis=1))), key=lambda k: sigmas[k])
-    choice = np.argmax(nearly_best(scores[place]))
+    place = min(np.flatnonzero(_EQUAL(scores.max(axis=1))), key=lambda k: sigmas[k])
+    choice = np.argmax(_EQUAL(scores[place]))
     return float(sigmas[place]), float(score.shares[choice]), score.of_total(scores[place, choice])
 
 
@@ -114,51 +112,6 @@ def _by_rows(groups, X):
     codes = np.empty_like(groups)
     codes[order] = by_first(groups[order])
     return codes
-
-
-# ---------------------------------------------------------------- ridge regression
-
-
-def leave_one_out_errors(feature_map, data, moments, alphas, basis):
-    """Return mean squared errors of rows that ridge regression has not seen, like `mean_errors`.
-
-    Equal rows are left out together, so that weights are repetitions. Errors are infinite if a row
-    is predicted by itself alone.
-
-    Parameters
-    ----------
-    feature_map : FeatureMap
-        The map.
-    data : Data
-        All rows.
-    moments : Moments
-        Of these rows.
-    alphas : ndarray of shape (n_alphas,)
-        The ridges.
-    basis : ndarray of shape (M, r) or None
-        Orthonormal columns, if the moments are those of coordinates in them.
-    """
-    _, first, number = np.unique(row_codes(to_host(data.X)), return_index=True, return_inverse=True)
-    targets = data.values(np.arange(len(number))) * (data.values.unit / moments.unit)
-    weights = np.bincount(number, data.weights)
-    means = [np.bincount(number, data.weights * values) / weights for values in targets.T]
-    means = np.stack(means, axis=1)
-    errors = (data.weights @ (targets - means[number]) ** 2)[:, None]  # of equal rows
-    of_features, of_targets = np.split(moments.mean, [moments.n_columns])
-    spectrum = Spectrum(moments)
-    shrunk = (spectrum.values > 0)[:, None] / (spectrum.values[:, None] + alphas)
-    coef = spectrum.sides[:, :, None] * shrunk[:, None]
-    for rows in gen_batches(len(first), max(1, _BLOCK // moments.n_columns)):
-        features = features_of(feature_map, take(data.X, first[rows]))
-        coordinates = features if basis is None else features @ basis
-        turned, of_rows = (coordinates - of_features) @ spectrum.vectors, weights[rows]
-        leverage = of_rows[:, None] * (turned**2 @ shrunk + 1 / moments.weight)
-        left = np.where(1 - leverage > _LOST, 1 - leverage, np.nan)[:, None]
-        predicted = np.tensordot(turned, coef, 1) + of_targets[:, None]
-        differences = (means[rows][:, :, None] - predicted) / left
-        errors = errors + np.tensordot(of_rows, differences**2, 1)
-    errors = moments.shares @ (errors / moments.weight)
-    return np.where(np.isnan(errors), np.inf, errors)
 
 
 # ---------------------------------------------------------------- what points see of the others

@@ -14,6 +14,7 @@ from .._typing import Array
 from .._validation import (
     as_numpy,
     check_classes,
+    check_indicators,
     check_labels,
     check_targets,
     naming,
@@ -35,6 +36,13 @@ def _check_known(y, classes, codes):
     if is_unknown.any():
         unknown = np.unique(y[is_unknown])
         raise ValueError(f"y contains labels {unknown!r} that are not in classes={classes!r}.")
+
+
+def is_multilabel(y):
+    """Return whether y has a column for each of several labels."""
+    with naming("y"):
+        shape = np.shape(y) if isinstance(y, (list, tuple)) else getattr(y, "shape", ())
+    return len(shape) == 2 and shape[1] > 1
 
 
 def in_dtype(values, dtype):
@@ -147,7 +155,16 @@ class Classification(ClassifierMixin):
         return classes
 
     def _checked(self, X, y, classes):
-        return check_classes(X, y, classes)
+        return check_indicators(X, y) if is_multilabel(y) else check_classes(X, y, classes)
+
+    def _columns_of_labels(self, y, classes):
+        """Set the classes of rows of several labels: the numbers of the columns of y."""
+        self.classes_ = np.arange(y.shape[1])
+        if classes is not None and not np.array_equal(classes, self.classes_):
+            raise ValueError(
+                f"classes must be the numbers of the columns of y, {self.classes_!r}, got "
+                f"{classes!r}."
+            )
 
     def _coded(self, y, classes):
         """Set the classes, by default those of y; return indices of labels, and a map's target."""

@@ -1,4 +1,4 @@
-"""Moments of features and targets, which ridge regression consists of: of all rows, or by class."""
+"""Second moments of features and targets, which are all that ridge regression needs of rows."""
 
 import math
 from dataclasses import dataclass, replace
@@ -75,63 +75,67 @@ def check_range(values):
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Weighted second moments of features and targets side by side, about their means.
+    """Weighted second moments of groups of rows, each about the means of its group.
 
-    `merge` is associative and commutative to rounding; it changes neither side.
+    Features stand side by side with targets. There are several groups, one for each class, where
+    regressions of some of the classes are wanted; their targets follow from the class. `merge` is
+    associative and commutative to rounding; it changes neither side.
 
     Parameters
     ----------
-    weight : float
-        Sum of the weights.
-    mean : ndarray of shape (M + T,)
-        Means of the features, then of the targets.
-    products : ndarray of shape (M + T, M + T)
+    weight : ndarray of shape (G,)
+        Sums of the weights.
+    mean : ndarray of shape (G, M + T)
+        Means of the features, then of the targets; 0 in a group without rows.
+    products : ndarray of shape (G, M + T, M + T)
         Sums of weight times products of deviations.
     unit : ndarray of shape (T,)
         Powers of 2 that the targets are divided by.
-    penalty : ndarray of shape (M, M), default=None
-        Matrix of the quadratic form of coefficients that ridges multiply; None is the identity.
     """
 
-    weight: float
+    weight: np.ndarray
     mean: np.ndarray
     products: np.ndarray
     unit: np.ndarray
-    penalty: np.ndarray | None = None
 
     def __post_init__(self):
         with np.errstate(over="ignore"):
-            total = self.weight + np.trace(self.products)
+            total = self.weight.sum() + np.trace(self.products, axis1=1, axis2=2).sum()
         if not np.isfinite(total):
             raise ValueError(
                 "Squares of features, times sample_weight, add up to more than the largest float, "
                 f"{np.finfo(float).max:.2g}: divide sample_weight and alpha by the same number."
             )
 
-    @property
+    @cached_property
     def n_columns(self):
         """Number of features."""
-        return len(self.mean) - len(self.unit)
+        return self.mean.shape[1] - len(self.unit)
 
-    @property
+    @cached_property
     def gram(self):
-        """Products of features."""
-        return self.products[: self.n_columns, : self.n_columns]
+        """Products of features, of a single group."""
+        return self.products[0, : self.n_columns, : self.n_columns]
 
-    @property
+    @cached_property
     def cross(self):
-        """Products of features and targets, (M, T)."""
-        return self.products[: self.n_columns, self.n_columns :]
+        """Products of features and targets of a single group, (M, T)."""
+        return self.products[0, : self.n_columns, self.n_columns :]
 
-    @property
+    @cached_property
     def squares(self):
-        """Squares of the targets, (T,)."""
-        return np.diagonal(self.products)[self.n_columns :]
+        """Squares of the targets of a single group, (T,)."""
+        return np.diagonal(self.products[0])[self.n_columns :]
+
+    @cached_property
+    def means(self):
+        """Means of the features and of the targets of a single group."""
+        return self.mean[0, : self.n_columns], self.mean[0, self.n_columns :]
 
     @property
-    def together(self):
-        """The moments of all rows, as `ClassMoments` has them, too."""
-        return self
+    def total(self):
+        """Sum of all weights."""
+        return float(self.weight.sum())
 
     def in_units(self, unit):
         """Return the same with targets in other units."""
@@ -143,32 +147,58 @@ class Moments:
 
     def times(self, matrix):
         """Return the moments of the features times a matrix, (M, n_columns)."""
-        n = matrix.shape[1]
-        products = np.empty((n + len(self.unit),) * 2)
-        products[:n, :n] = matrix.T @ self.gram @ matrix
-        products[:n, n:] = matrix.T @ self.cross
-        products[n:, :n] = products[:n, n:].T
-        products[n:, n:] = self.products[self.n_columns :, self.n_columns :]
-        features, targets = np.split(self.mean, [self.n_columns])
-        return replace(self, mean=np.append(features @ matrix, targets), products=products)
+        m, n = self.n_columns, matrix.shape[1]
+        products = np.empty((len(self.weight), *(n + len(self.unit),) * 2))
+        products[:, :n, :n] = matrix.T @ self.products[:, :m, :m] @ matrix
+        products[:, :n, n:] = matrix.T @ self.products[:, :m, m:]
+        products[:, n:, :n] = products[:, :n, n:].transpose(0, 2, 1)
+        products[:, n:, n:] = self.products[:, m:, m:]
+        mean = np.concatenate([self.mean[:, :m] @ matrix, self.mean[:, m:]], axis=1)
+        return replace(self, mean=mean, products=products)
 
     def merge(self, other):
         """Return the moments of the rows of both."""
         unit = np.maximum(self.unit, other.unit)
         one, two = self.in_units(unit), other.in_units(unit)
         weight, gap = one.weight + two.weight, two.mean - one.mean
+        share = np.divide(two.weight, weight, out=np.zeros_like(weight), where=weight > 0)
         with np.errstate(over="ignore"):
             products = one.products + two.products
-            products += np.outer(one.weight * (two.weight / weight) * gap, gap)
-        mean = one.mean + two.weight / weight * gap
-        return Moments(weight, mean, products, unit, self.penalty)
+            scaled = (one.weight * share)[:, None] * gap
+            products += scaled[:, :, None] * gap[:, None, :]
+        return Moments(weight, one.mean + share[:, None] * gap, products, unit)
+
+    def pooled(self, groups, targets):
+        """Return the moments of some groups together, with targets of their own.
+
+        Parameters
+        ----------
+        groups : sequence of int
+            The groups; those without rows have no part in it.
+        targets : ndarray of shape (len(groups), T)
+            The targets of the rows of every group.
+        """
+        weight = self.weight[groups]
+        is_seen = weight > 0
+        shares = weight / weight.sum()
+        # Written as sums about the means of the groups, the products keep all their digits.
+        heaviest = int(np.argmax(weight))
+        gaps = np.where(is_seen[:, None], self.mean[groups] - self.mean[groups[heaviest]], 0.0)
+        centre, level = shares @ gaps, shares @ targets
+        both = np.column_stack([np.where(is_seen[:, None], gaps - centre, 0.0), targets - level])
+        n = self.n_columns
+        products = (both * weight[:, None]).T @ both
+        products[:n, :n] += sum(self.products[k] for k in np.asarray(groups)[is_seen])
+        mean = np.append(self.mean[groups[heaviest]] + centre, level)
+        unit = np.ones(targets.shape[1])
+        return Moments(np.array([weight.sum()]), mean[None], products[None], unit)
 
     @property
     def shares(self):
         """Weights of the targets' errors, in these units, in their mean in the largest unit."""
         return (self.unit / self.unit.max()) ** 2 / len(self.unit)
 
-    def mean_errors(self, other, coef):
+    def errors(self, other, coef):
         """Return mean squared errors of predictions from other moments, in the largest unit.
 
         Parameters
@@ -182,7 +212,7 @@ class Moments:
         with np.errstate(over="ignore", invalid="ignore"):
             of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
             spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
-            gap, target_gap = np.split(self.mean - other.mean, [self.n_columns])
+            gap, target_gap = (one - two for one, two in zip(self.means, other.means, strict=True))
             offset = target_gap[:, None] - np.tensordot(gap, coef, 1)
             errors = self.shares @ (np.maximum(spread, 0.0) / self.weight + offset**2)
         return np.where(np.isnan(errors), np.inf, errors)
@@ -278,7 +308,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     with np.errstate(over="ignore"):
         products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
         weight = float(np.float64(weight) * weight_unit)
-    return Moments(weight, shift + gap, products, targets.unit)
+    return Moments(np.array([weight]), (shift + gap)[None], products[None], targets.unit)
 
 
 def _is_inner_precise(feature_map, X, weights, least_alpha):
@@ -318,98 +348,22 @@ class NoTargets:
         return np.empty((n, 0))
 
 
-@dataclass(frozen=True, eq=False)
-class ClassMoments:
-    """Weighted second moments of the features of every class, each about its own mean.
-
-    `merge` is associative and commutative to rounding; it changes neither side.
-
-    Parameters
-    ----------
-    classes : tuple of (Moments or None)
-        Moments without targets; None for a class without rows.
-    """
-
-    classes: tuple
-
-    @classmethod
-    def of_rows(cls, feature_map, X, codes, n_classes, weights, least_alpha=0.0):
-        """Return the moments of rows with these class codes; see `moments_of_rows`."""
-        n_columns = feature_map.n_columns or 0
-        n_bytes = n_classes * bytes_of_moments(n_columns, 0)
-        what = f"the second moments of {n_classes} classes"
-        check_fits(n_bytes, f"feature_map with {n_columns} columns", what)
-        order = np.argsort(codes, kind="stable")
-        ends = np.cumsum(np.bincount(codes, minlength=n_classes))
-        classes = []
-        for rows in np.split(order, ends[:-1]):
-            if len(rows) == 0:
-                classes.append(None)
-                continue
+def moments_of_groups(feature_map, X, codes, n_groups, weights, least_alpha=0.0):
+    """Return the moments of every group of rows without targets; see `moments_of_rows`."""
+    n_columns = feature_map.n_columns or 0
+    n_bytes = n_groups * bytes_of_moments(n_columns, 0)
+    what = f"the second moments of {n_groups} classes"
+    check_fits(n_bytes, f"feature_map with {n_columns} columns", what)
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=n_groups))
+    parts = {}
+    for group, rows in enumerate(np.split(order, ends[:-1])):
+        if len(rows):
             given = take(X, rows), NoTargets(), None if weights is None else weights[rows]
-            classes.append(moments_of_rows(feature_map, *given, least_alpha=least_alpha))
-        return cls(tuple(classes))
-
-    @property
-    def n_columns(self):
-        """Number of features."""
-        return next(moments.n_columns for moments in self.classes if moments is not None)
-
-    def merge(self, other):
-        """Return the moments of the rows of both."""
-        pairs = zip(self.classes, other.classes, strict=True)
-        return ClassMoments(
-            tuple(
-                two if one is None else one if two is None else one.merge(two) for one, two in pairs
-            )
-        )
-
-    def times(self, matrix):
-        """Return the moments of the features times a matrix, (M, n_columns)."""
-        return ClassMoments(tuple(one and one.times(matrix) for one in self.classes))
-
-    @property
-    def weight(self):
-        """Sum of the weights."""
-        return sum(moments.weight for moments in self.classes if moments is not None)
-
-    @cached_property
-    def together(self):
-        """The `Moments` of all features, and of targets -1 and 1 for every class."""
-        weights = np.array([0.0 if one is None else one.weight for one in self.classes])
-        n, seen = self.n_columns, np.flatnonzero(weights)
-        weight, means = weights.sum(), np.zeros((len(weights), n))
-        means[seen] = [self.classes[k].mean for k in seen]
-        shares = weights / weight
-        deviations = means - shares @ means
-        deviations[weights == 0] = 0.0
-        targets = 2 * shares - 1
-        products = np.empty((n + len(weights),) * 2)
-        products[:n, :n] = sum(self.classes[k].products for k in seen)
-        products[:n, :n] += (deviations * weights[:, None]).T @ deviations
-        products[:n, n:] = 2 * (deviations * weights[:, None]).T
-        products[n:, :n] = products[:n, n:].T
-        products[n:, n:] = 4 * (np.diag(weights) - np.outer(weights, shares))
-        mean = np.concatenate([shares @ means, targets])
-        return Moments(weight, mean, products, np.ones(len(weights)))
-
-    def of_pair(self, first, second):
-        """Return the `Moments` of two classes, the first with target -1 and the second with 1.
-
-        It is None if one of them has no rows.
-        """
-        one, two = self.classes[first], self.classes[second]
-        if one is None or two is None:
-            return None
-        weight = one.weight + two.weight
-        share, gap = two.weight / weight, two.mean - one.mean
-        # Written as sums about the means of the classes, the products keep all their digits.
-        size = one.weight * share
-        n = len(gap)
-        products = np.empty((n + 1, n + 1))
-        products[:n, :n] = one.products + two.products
-        products[:n, :n] += np.outer(size * gap, gap)
-        products[:n, n] = products[n, :n] = 2 * size * gap
-        products[n, n] = 4 * size
-        mean = np.append(one.mean + share * gap, 2 * share - 1)
-        return Moments(weight, mean, products, np.ones(1))
+            parts[group] = moments_of_rows(feature_map, *given, least_alpha=least_alpha)
+    n_columns = next(iter(parts.values())).n_columns
+    weight, mean = np.zeros(n_groups), np.zeros((n_groups, n_columns))
+    products = np.zeros((n_groups, n_columns, n_columns))
+    for group, part in parts.items():
+        weight[group], mean[group], products[group] = part.weight[0], part.mean[0], part.products[0]
+    return Moments(weight, mean, products, NoTargets.unit)

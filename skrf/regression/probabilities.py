@@ -4,11 +4,14 @@ One multiplier turns values into logarithms of odds: of the two classes of a pai
 coupled, or of every class against the others. It is the one that suits held-out rows best.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from sklearn.utils import gen_batches
 
 from .._arrays import in_library_of, like, namespace, to_host
-from .solve import pairs_of, signs_of
+from .decide import n_classes_of, signs_of
+from .problems import pairs_of
 
 SCALES = 2.0 ** np.arange(-16, 11)  # multipliers to try
 _BLOCK = 2**22  # numbers of the systems that are solved at once
@@ -59,6 +62,42 @@ def losses(values, codes, weights, is_of_pairs):
     return np.array(results)
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """What turns values into probabilities: a multiplier to logarithms of odds.
+
+    Parameters
+    ----------
+    scale : float
+        The multiplier.
+    is_of_pairs : bool
+        Whether values are those of pairs of classes, or of the classes.
+    """
+
+    scale: float
+    is_of_pairs: bool
+
+    @classmethod
+    def of(cls, values, codes, weights, is_of_pairs):
+        """Return the calibration of least log loss on rows; see `losses`."""
+        return cls(best_scale(losses(values, codes, weights, is_of_pairs)), is_of_pairs)
+
+    def __call__(self, values, n_classes):
+        """Return the probabilities of the classes, (n, n_classes), in the library of the values."""
+        xp = namespace(values)
+        if not self.is_of_pairs:
+            logs = self.scale * values
+            shares = xp.exp(logs - xp.max(logs, axis=1, keepdims=True))
+            return shares / xp.sum(shares, axis=1, keepdims=True)
+        # One less the other would have no digits where it is small.
+        firsts, seconds = (
+            xp.exp(-xp.logaddexp(like(0.0, values), sign * self.scale * values)) for sign in (1, -1)
+        )
+        if n_classes == 2:
+            return xp.concat([firsts, seconds], axis=1)
+        return in_library_of(coupled(to_host(firsts), to_host(seconds), n_classes), values)
+
+
 def best_scale(of_scales):
     """Return the multiplier of the least loss, between those of `SCALES` by a parabola."""
     place = int(np.argmin(of_scales))
@@ -67,22 +106,6 @@ def best_scale(of_scales):
     before, least, after = of_scales[place - 1 : place + 2]
     bend = before - 2 * least + after
     return float(SCALES[place] * 2.0 ** ((before - after) / (2 * bend) if bend > 0 else 0.0))
-
-
-def probabilities(values, scale, n_classes, is_of_pairs):
-    """Return the probabilities of the classes, (n, n_classes), in the library of the values."""
-    xp = namespace(values)
-    if not is_of_pairs:
-        logs = scale * values
-        shares = xp.exp(logs - xp.max(logs, axis=1, keepdims=True))
-        return shares / xp.sum(shares, axis=1, keepdims=True)
-    # One less the other would have no digits where it is small.
-    firsts, seconds = (
-        xp.exp(-xp.logaddexp(like(0.0, values), sign * scale * values)) for sign in (1, -1)
-    )
-    if n_classes == 2:
-        return xp.concat([firsts, seconds], axis=1)
-    return in_library_of(coupled(to_host(firsts), to_host(seconds), n_classes), values)
 
 
 def coupled(firsts, seconds, n_classes):
@@ -115,8 +138,3 @@ def coupled(firsts, seconds, n_classes):
     sides[:, -1] = 1.0
     shares = np.maximum(np.linalg.solve(system, sides)[:, :-1, 0], 0.0)
     return shares / shares.sum(axis=1, keepdims=True)
-
-
-def n_classes_of(n_pairs):
-    """Return how many classes have so many pairs."""
-    return int(round((1 + np.sqrt(1 + 8 * n_pairs)) / 2))

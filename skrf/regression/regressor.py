@@ -5,13 +5,12 @@ import warnings
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import cast, like, namespace
+from .._arrays import namespace
 from .._typing import Array, Result
 from .kernel_regression import KernelRegression
 from .mixins import Regression, predictions_in
 
 _DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
-_SINGLE_BITS = 100  # sizes of predictions that float32 can represent
 
 
 class KernelRegressor(Regression, KernelRegression):
@@ -149,23 +148,6 @@ class KernelRegressor(Regression, KernelRegression):
         check_is_fitted(self)
         means, shape = predictions_in(*self._query(X, self._means_of())), self._outputs
         return namespace(means).reshape(means, (means.shape[0], *shape))
-
-    def _means_of(self):
-        """Return a function of the sums of a block that returns its means of the targets."""
-        targets, exponents = self._fitted.targets, self._fitted.exponents[1:]
-        is_double = max(np.abs(exponents).max(), targets.most.max()) > _SINGLE_BITS
-
-        def means_of(sums, _):
-            weight, weighted = sums[:, 0, :1], sums[:, 0, 1:]
-            xp = namespace(sums)
-            means = weighted / xp.where(weight > 0, weight, like(1.0, weight))
-            means = cast(means, xp.float64) if is_double else means
-            with np.errstate(over="ignore"):
-                means = means * like(np.ldexp(1.0, exponents), means)
-            means = xp.clip(means, like(targets.low, means), like(targets.high, means))
-            return xp.where(weight > 0, means, like(targets.mean, means))
-
-        return means_of
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -1,42 +1,159 @@
-"""Ridge regression on random features, in one pass over the rows."""
+"""Ridge regression and ridge classification on random features, in one pass over the rows."""
 
-from collections.abc import Callable
-from functools import partial
-from operator import methodcaller
-from typing import Any, Literal
+from dataclasses import replace
+from numbers import Real
+from typing import Any, Literal, overload
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import namespace
-from .._estimator import Unless
+from .._arrays import namespace, rounding_of, to_host
+from .._memory import check_fits
+from .._sums import Memory
+from .._threads import narrow_blas
 from .._typing import Array, RandomState, Result, Sigma, Transformer
-from .._validation import StrOptions
-from ..features import as_feature_map
-from ._ridge import POSITIVE, _Classification, _Plain, _Regression, _Search
-from .base import SIGMA
-from .decide import (
-    DECISIONS,
-    SAME_ACCURACY,
-    at_one_sigma,
-    candidate_sigmas,
-    grid_of,
-    judged_decisions,
-    n_scored_folds,
-    of_two_classes,
-    raced,
-    simplest,
+from .._validation import (
+    Interval,
+    StrOptions,
+    check_integer,
+    check_positive,
+    draw_seed,
+    read_only,
+    validate_rows,
 )
-from .evidence import sigma_by_evidence
-from .mixins import probabilities_in
-from .probabilities import best_scale, probabilities
-from .rows import MOST_COMPARED, PairSearch, judged_pairs
-from .scoring import scorer_of
-from .search import Criterion, nearly_best, positive_array
-from .solve import is_affordable
+from ..features import ClusterNystroem, RFFSampler
+from .base import SIGMA, KernelEstimator
+from .basis import features_of
+from .blocks import blocks_of
+from .decide import DECISIONS, Argmax, Decision, decision_named, name_of
+from .evidence import check_noise_by_leave_one_out, check_sizes, sigma_by_evidence
+from .exact import KernelMap
+from .mixins import Classification, Regression, in_dtype, predictions_in
+from .moments import bytes_of_moments, check_range, plain_features
+from .problems import Targets, class_factors
+from .ridge_sums import RidgeSums, choose_solver
+from .rows import ExactRows
+from .search import maps_of
+from .solve import Spectrum, solve_posterior, solve_problems
+
+POSITIVE = Interval(Real, 0, None, closed="neither")
+_WAVES = 1024  # frequencies of what landmarks lack of a drawn function
+_DRAWN = 2**22  # numbers of the weights of waves that are held at once
 
 
-class ApproxKernelRidge(_Regression, _Plain):
+class Ridge(KernelEstimator):
+    """What all ridge estimators share: the map, the sums, and what is public of the solution.
+
+    A subclass defines `_solution(fitted)`, from moments that are complete.
+    """
+
+    _default_map = ClusterNystroem(512)
+    _default_map_of_sparse = RFFSampler(512)  # also of a first batch
+    _parameter_constraints = {
+        **KernelEstimator._parameter_constraints,
+        "sigma": [StrOptions({"scale", "median"}), SIGMA, None],
+        "alpha": [POSITIVE, StrOptions({"evidence"})],
+    }
+    _takes_sizes = True
+    _hint = noise_variance = None
+
+    def _least_alpha(self):
+        """Return what will be added to the diagonal, or 0 if that is not known yet."""
+        if self.noise_variance is not None:
+            return check_positive("noise_variance", self.noise_variance)
+        return 0.0 if self.alpha == "evidence" else check_positive("alpha", self.alpha)
+
+    def _default_for(self, data, is_first_batch=False):
+        if self.feature_map is not None:  # "exact"
+            return ClusterNystroem(len(data.y))
+        # Landmarks would be dense, and those of a first batch unlike the others.
+        if is_first_batch or sp.issparse(data.X):
+            return self._default_map_of_sparse
+        return self._default_map
+
+    def _map_at(self, sigma, data, is_first_batch=False):
+        default = self._default_for(data, is_first_batch)
+        return self._prepared(sigma, hint=self._hint, default=default)
+
+    def _map_of_batches(self, sigma, data=None):
+        return self._prepared(None if sigma == "evidence" else sigma)
+
+    def _fit_map(self, data, is_first_batch=False):
+        self._least_alpha()  # raise before any work
+        feature_map = self._map_at(self.sigma, data, is_first_batch)
+        return self._fit_with(data.fitted(self._check_size(feature_map, data)), data)
+
+    def _fit_with(self, fitted_map, data):
+        """Take a fitted map, and return a fit to no rows."""
+        self.feature_map_ = fitted_map
+        if hasattr(self.feature_map_, "sigma_"):
+            self.sigma_ = self.feature_map_.sigma_
+        return self._before(maps_of(self.feature_map_), data)
+
+    def _bytes_of_sums(self, n_columns, data):
+        return bytes_of_moments(n_columns, len(data.values.unit))
+
+    def _before(self, maps, data):
+        n_groups = self._n_groups(maps[0].n_columns or 0)
+        params, shape = self.get_params(), data.values.shape
+        total, least = data.total, self._least_alpha()
+        return RidgeSums(params, maps, shape, n_groups, least, total, self._takes_sizes)
+
+    def _n_groups(self, n_columns):
+        """Return of how many classes the moments of so many features are kept apart."""
+        return 0
+
+    def _solves_pairs(self, data):
+        """Return whether pairs of classes are solved on the exact kernel of their own rows."""
+        return False
+
+    def _finished(self, fitted):
+        with narrow_blas(fitted.n_columns):
+            solution = self._solution(fitted)
+        if fitted.basis is not None:
+            solution = solution.lifted(fitted.basis)
+        return super()._finished(replace(fitted, exact=None, solution=solution, total=None))
+
+    @property
+    def _outputs(self):
+        return self._fitted.shape
+
+    @property
+    def coef_(self) -> None:
+        """Refused, because other tools read it as one coefficient per column of X."""
+        raise AttributeError(
+            f"{type(self).__name__} has no coef_, which would hold coefficients of the columns of "
+            "X: component_coef_ holds those of the components of feature_map_."
+        )
+
+    def _hold(self, fitted):
+        coef, intercept = map(read_only, self._linear(fitted.solution))
+        self.alpha_, self.intercept_ = fitted.solution.alpha, intercept
+        if not isinstance(fitted.maps[0], KernelMap):
+            self.component_coef_ = coef.T
+        return super()._hold(fitted)
+
+    def _linear(self, solution):
+        return solution.linear
+
+    def _of_features(self, X, feature_map, function):
+        """Return the concatenated results of function(features, rows) for blocks, and a dtype."""
+        X, memory = validate_rows(self, X, reset=False), Memory()
+
+        def answer(rows):
+            block = X[rows, :]
+            with np.errstate(over="ignore", invalid="ignore"):
+                return function(plain_features(feature_map, block, memory), block)
+
+        size, map_blocks = blocks_of(feature_map, X)
+        parts = map_blocks(answer, X.shape[0], size)
+        predictions = namespace(parts[0]).concat(parts, axis=0)
+        check_range(predictions)
+        return predictions, X.dtype
+
+
+class ApproxKernelRidge(Regression, Ridge):
     """Ridge regression on random features, in one pass over the rows.
 
     Least squares on the features of any transformer, with an intercept and a penalty `alpha` on the
@@ -124,7 +241,7 @@ class ApproxKernelRidge(_Regression, _Plain):
     """
 
     _parameter_constraints = {
-        **_Plain._parameter_constraints,
+        **Ridge._parameter_constraints,
         "sigma": [StrOptions({"scale", "median", "evidence"}), SIGMA, None],
         "noise_variance": [POSITIVE, None],
     }
@@ -138,32 +255,217 @@ class ApproxKernelRidge(_Regression, _Plain):
         noise_variance: float | None = None,
         random_state: RandomState = None,
     ) -> None:
-        super().__init__(feature_map, sigma=sigma, alpha=alpha, random_state=random_state)
+        self.feature_map = feature_map
+        self.sigma = sigma
+        self.alpha = alpha
         self.noise_variance = noise_variance
+        self.random_state = random_state
 
     def _leaves_sigma_open(self, feature_map):
         return isinstance(self.sigma, str) and self.sigma == "evidence"
 
-    def _prepared(self, sigma=None, **options):
-        is_open = self._leaves_sigma_open(None) and sigma == self.sigma
-        return super()._prepared(1.0 if is_open else sigma, **options)
-
-    def _fit_map(self, data, is_first_batch=False):
-        if self._leaves_sigma_open(None) and self._least_alpha():
+    def _map_at(self, sigma, data, is_first_batch=False):
+        if not (isinstance(sigma, str) and sigma == "evidence"):
+            return super()._map_at(sigma, data, is_first_batch)
+        if self._least_alpha():
             raise ValueError(
                 "sigma='evidence' needs alpha='evidence', without noise_variance, got "
                 f"alpha={self.alpha!r} and noise_variance={self.noise_variance!r}."
             )
-        return super()._fit_map(data, is_first_batch)
+        feature_map = super()._map_at(1.0, data, is_first_batch)
+        return feature_map.set_params(sigma=sigma_by_evidence(feature_map, data))
 
-    def _sized(self, feature_map, data):
-        """Return a prepared map with its sigma."""
-        if self._leaves_sigma_open(feature_map):
-            feature_map.set_params(sigma=sigma_by_evidence(feature_map, data))
-        return feature_map
+    def _to_sum(self, y, classes):
+        return y, np.zeros(len(y), dtype=int), Targets.of_numbers(y), 1
+
+    def _solution(self, fitted):
+        alpha, noise = self._least_alpha(), vars(self).get("noise_variance")
+        if not alpha:
+            check_sizes(fitted.sizes)
+            return Spectrum(fitted.moments).solved_by_evidence(fitted.sizes)
+        noise = None if noise is None else alpha
+        return solve_posterior(fitted.moments, alpha, fitted.sizes, noise)
+
+    def _check_fit(self, data):
+        if not self._least_alpha():
+            check_noise_by_leave_one_out(self._fitted, data)
+
+    def _hold(self, fitted):
+        super()._hold(fitted)
+        with np.errstate(over="ignore"):
+            self.noise_variance_ = read_only(fitted.solution.posterior.deviation**2)
+        if not fitted.shape:
+            coef, intercept = fitted.solution.linear
+            self.component_coef_, self.intercept_ = read_only(coef[:, 0]), float(intercept[0])
+        return self
+
+    @overload
+    def predict(self, X: Array) -> Result: ...
+    @overload
+    def predict(
+        self, X: Array, return_std: bool = ..., return_cov: bool = ...
+    ) -> tuple[Result, Result]: ...
+    def predict(self, X: Array, return_std: bool = False, return_cov: bool = False) -> Any:
+        """Return predictions and, on request, standard deviations or covariances of the targets.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        return_std : bool, default=False
+            Whether to return posterior standard deviations, which include the noise.
+        return_cov : bool, default=False
+            Whether to return posterior covariances; the diagonal holds the squares of these
+            deviations.
+
+        Returns
+        -------
+        mean : array of shape (n_samples,) or (n_samples, n_outputs)
+            Predictions.
+        std : array of shape (n_samples,) or (n_samples, n_outputs)
+            Standard deviations, if `return_std` is True.
+        cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_outputs)
+            Covariances, if `return_cov` is True.
+
+        Raises
+        ------
+        ValueError
+            If there were too few rows to estimate the noise, or if both `return_std` and
+            `return_cov` are True.
+        MemoryError
+            If covariances do not fit in memory.
+
+        Warns
+        -----
+        RuntimeWarning
+            If X is in float32 and predictions overflow or underflow there.
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov must not both be True.")
+        if return_cov:
+            covariances = self._covariances(X)  # first, because there may be too many to hold
+            return self.predict(X), covariances
+        feature_map, solution = self._fitted.reader
+        posterior, shape = solution.posterior, self._fitted.shape
+        if return_std:
+            self._check_noise("return_std=True")
+            feature_map, solution = self._fitted.maps[0], self._fitted.solution
+
+        def both(features, _):
+            means = solution.values(features)
+            if not return_std:
+                return means
+            deviations = posterior.deviations(features, feature_map.is_projected)
+            return namespace(means).concat([means, deviations], axis=1)
+
+        predictions = predictions_in(*self._of_features(X, feature_map, both))
+        xp, size = namespace(predictions), len(solution.intercept)
+        starts = range(0, predictions.shape[1], size)
+        parts = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
+        return tuple(parts) if return_std else parts[0]
+
+    def _covariances(self, X):
+        self._check_noise("return_cov=True")
+        X, feature_map = validate_rows(self, X, reset=False), self._fitted.maps[0]
+        posterior, n_outputs = self._fitted.solution.posterior, max(len(self._fitted.shape), 1)
+        n_numbers = X.shape[0] ** 2 * (3 + n_outputs)
+        check_fits(8 * n_numbers, f"return_cov=True at {X.shape[0]} rows", "their covariances")
+        features, beyond = features_of(feature_map, X), None
+        if feature_map.is_projected:
+            landmarks, rows = feature_map.projected(X)
+            beyond = landmarks.residual(rows, features)
+        covariances = posterior.covariances(features, beyond)
+        variances = posterior.deviation**2
+        return (
+            covariances[:, :, None] * variances if self._fitted.shape else covariances * variances
+        )
+
+    def sample_y(self, X: Array, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
+        """Return functions drawn from the posterior, at given rows and without the targets' noise.
+
+        The same seed gives the same functions, whatever the rows. What landmarks lack of their
+        kernel is drawn with 1,024 random frequencies.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_rows, n_features)
+            Rows.
+        n_samples : int, default=1
+            Number of functions.
+        random_state : int, RandomState instance or None, default=0
+            Source of the draw.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_samples) or (n_rows, n_outputs, n_samples)
+            Values of the functions.
+
+        Raises
+        ------
+        ValueError
+            If there were too few rows to estimate the noise.
+        MemoryError
+            If the functions do not fit in memory.
+
+        References
+        ----------
+        Wilson et al., Efficiently sampling functions from Gaussian process posteriors (2020).
+        """
+        check_is_fitted(self)
+        self._check_noise("sample_y")
+        n_samples = check_integer("n_samples", n_samples)
+        solution, feature_map = self._fitted.solution, self._fitted.maps[0]
+        X, (coef, intercept) = validate_rows(self, X, reset=False), solution.linear
+        n_numbers = n_samples * coef.shape[1] * (2 * X.shape[0] + 3 * (len(coef) + 1))
+        what = f"n_samples={n_samples} at {X.shape[0]} rows"
+        check_fits(8 * n_numbers, what, "values and coefficients")
+        rng = np.random.default_rng(draw_seed(random_state))
+        normal = rng.standard_normal((n_samples, *np.add(coef.shape, (1, 0))))
+        changes, offset = solution.posterior.drawn(np.moveaxis(normal, 0, 2))
+        coef, offset = coef[:, :, None] + changes, intercept[:, None] + offset
+
+        def drawn(features, _):
+            return np.tensordot(to_host(features).astype(np.float64), coef, 1) + offset
+
+        values, dtype = self._of_features(X, feature_map, drawn)
+        if feature_map.is_projected:
+            values += self._drawn_beyond(X, n_samples, rng)
+        return in_dtype(values if self._fitted.shape else values[:, 0], dtype)
+
+    def _drawn_beyond(self, X, n_samples, rng):
+        """Return drawn functions of what landmarks lack of the kernel, (n, T, n_samples)."""
+        posterior, feature_map = self._fitted.solution.posterior, self._fitted.maps[0]
+        landmarks, _ = feature_map.projected(X[:1, :])
+        residual = landmarks.residual_waves(_WAVES, rng)
+        sizes = posterior.deviation * np.sqrt(posterior.prior)
+        n_waves, parts = 2 * _WAVES * len(sizes), []
+        for start in range(0, n_samples, max(_DRAWN // n_waves, 1)):
+            n = min(max(_DRAWN // n_waves, 1), n_samples - start)
+            weights = np.moveaxis(rng.standard_normal((n, 2 * _WAVES, len(sizes))), 0, 2)
+            weights = weights * sizes[:, None]
+
+            def drawn(features, block, weights=weights):
+                features = to_host(features).astype(np.float64)
+                _, rows = feature_map.projected(to_host(block))
+                return np.tensordot(residual(rows, features), weights, 1)
+
+            parts.append(self._of_features(X, feature_map, drawn)[0])
+        return np.concatenate(parts, axis=2)
+
+    def _check_noise(self, what):
+        """Raise if there are too few rows to estimate the noise."""
+        solution = self._fitted.solution
+        if np.isnan(solution.posterior.deviation).any():
+            raise ValueError(
+                f"{what} needs a variance of the noise, which cannot be estimated with "
+                f"alpha={solution.alpha!r}: the rows are worth {solution.posterior.freedom:g} of "
+                "equal weight, less than the degrees of freedom. Pass noise_variance, or a larger "
+                "alpha."
+            )
 
 
-class ApproxKernelRidgeClassifier(_Classification, _Plain):
+class ApproxKernelRidgeClassifier(Classification, Ridge):
     """Ridge classification on random features, in one pass over the rows.
 
     The targets are -1 and 1 for every class, as in scikit-learn's RidgeClassifier, and two classes
@@ -184,7 +486,7 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel.
     alpha : float or "evidence", default=1.0
         Penalty, > 0; "evidence" maximises the marginal likelihood of Bayesian linear regression.
-    decision : {"auto", "argmax", "discriminants", "one-vs-one"}, default="auto"
+    decision : {"auto", "argmax", "discriminants", "one-vs-one"} or Decision, default="auto"
         Decision rule for K > 2 classes: the largest of K regressions on -1 and 1, the linear
         discriminants that follow from them, or the votes of one regression per pair of classes.
         Votes are usually the most accurate with a few thousand rows, but take K (K - 1) / 2 linear
@@ -251,8 +553,8 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
     """
 
     _parameter_constraints = {
-        **_Plain._parameter_constraints,
-        "decision": [StrOptions({"auto", *DECISIONS})],
+        **Ridge._parameter_constraints,
+        "decision": [StrOptions({"auto", *DECISIONS}), Decision],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
@@ -262,387 +564,214 @@ class ApproxKernelRidgeClassifier(_Classification, _Plain):
         *,
         sigma: Sigma | None = None,
         alpha: float | Literal["evidence"] = 1.0,
-        decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] = "auto",
+        decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] | Decision = "auto",
         class_weight: dict | Literal["balanced"] | None = None,
         random_state: RandomState = None,
     ) -> None:
-        super().__init__(feature_map, sigma=sigma, alpha=alpha, random_state=random_state)
+        self.feature_map = feature_map
+        self.sigma = sigma
+        self.alpha = alpha
         self.decision = decision
         self.class_weight = class_weight
+        self.random_state = random_state
 
-    def _default_decision(self, n_columns):
-        return "one-vs-one" if is_affordable(len(self.classes_), n_columns) else "discriminants"
+    # ------------------------------------------------------------ rows
 
+    def _to_sum(self, y, classes):
+        self.multilabel_ = y.ndim == 2
+        if self.multilabel_:
+            self._columns_of_labels(y, classes)
+            self._check_labels()
+            values = 2.0 * y - 1
+            return values, np.zeros(len(y), dtype=int), Targets.of_numbers(values), 1
+        codes, target = self._coded(y, classes)
+        targets = Targets.of_classes(codes, len(self.classes_))
+        return target, np.zeros(len(y), dtype=int), targets, 1
 
-class ApproxKernelRidgeCV(_Regression, _Search):
-    """Ridge regression on random features that chooses sigma and alpha itself.
-
-    With ``sigmas``, every pair of sigma and alpha is scored by cross-validation, in one pass over
-    the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the sums of
-    the other folds are merged for its training set, and the final fit merges all folds. With
-    ``sigmas=None`` the map keeps its sigma, and alpha is chosen by closed-form leave-one-out, as in
-    scikit-learn's RidgeCV; duplicate rows are left out together. `fit_batches` does not revisit
-    rows, so it uses generalised cross-validation, in which all rows have the mean leverage.
-
-    Parameters
-    ----------
-    feature_map : transformer or "exact", default=None
-        As in `ApproxKernelRidge`. It is fitted to all rows, including held-out ones; if it learns
-        from y, it is fitted to the training rows of each fold instead.
-    sigmas : int, array-like or None, default=10
-        Values of the map's sigma. An int is the number of values, evenly spaced on a log scale from
-        a tenth of the sigma of "scale" to ten times the sigma of "scale".
-    alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
-        Penalties, > 0.
-    cv : int, splitter or iterable of splits, default=5
-        As in GridSearchCV. Every training set must be the complement of its test set. Ignored with
-        ``sigmas=None``.
-    scoring : str or callable, default=None
-        Score to maximise, as in GridSearchCV; None is the negative mean squared error, which is
-        much cheaper. A callable gets an estimator that can predict the rows of the test set and no
-        others. Ignored with ``sigmas=None``; not supported by `fit_batches` otherwise.
-    random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None keeps it.
-    verbose : int, default=0
-        With 1, `fit` prints a line per sigma.
-
-    Attributes
-    ----------
-    alpha_ : float
-        The best penalty; if several are nearly as good, the largest of them.
-    sigma_ : float
-        The best sigma, if the map has one; if several are nearly as good, the smallest of them.
-    best_score_ : float
-        Score of the best pair: by default the negative mean squared error on held-out rows,
-        averaged over folds and outputs, or, with ``sigmas=None``, that of leave-one-out.
-    cv_results_ : dict of ndarray
-        Scores of all pairs, named as in GridSearchCV.
-    component_coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
-        Coefficients of the features.
-    intercept_ : float or ndarray of shape (n_outputs,)
-        Intercept.
-    noise_variance_ : ndarray of shape (n_outputs,)
-        Noise variance of the targets; NaN if there are too few rows to estimate it.
-    feature_map_ : transformer
-        The fitted clone of the feature map, with the best sigma.
-    n_features_in_ : int
-        Number of input features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, if X had any.
-
-    Raises
-    ------
-    ValueError
-        By `fit`, if a parameter, the splits or the data are invalid.
-
-    See Also
-    --------
-    ApproxKernelRidge : The model without the search.
-    KernelRegressorCV : The same kind of search for kernel regression.
-
-    References
-    ----------
-    The model is that of `ApproxKernelRidge`; for generalised cross-validation, see Golub, Heath and
-    Wahba (1979). Scoring folds from merged sums is our own.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skrf import ApproxKernelRidgeCV
-    >>> X = np.random.default_rng(0).uniform(-3, 3, size=(300, 1))
-    >>> y = np.sin(3 * X[:, 0])
-    >>> model = ApproxKernelRidgeCV(random_state=0).fit(X, y)
-    >>> bool(model.score(X, y) > 0.99)
-    True
-    """
-
-
-class ApproxKernelRidgeClassifierCV(_Classification, _Search):
-    """Ridge classification on random features that chooses sigma and alpha itself.
-
-    The search is that of `ApproxKernelRidgeCV`, on targets of -1 and 1 for every class; the score
-    is their negative mean squared error. The two best values of sigma and up to two smaller ones
-    are then scored again, with the same maps, by the accuracy of every decision rule on held-out
-    rows. A smaller sigma is taken only if it is better by a standard error; with two classes, the
-    same holds for any pair of sigma and alpha other than the one with the least squared error.
-    Predictions are those of `ApproxKernelRidgeClassifier`.
-
-    Parameters
-    ----------
-    feature_map : transformer or "exact", default=None
-        As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `ClusterNystroem`, is
-        fitted to the training rows of every fold. With ``sigmas=None`` there are no folds, so the
-        score of such a map is too optimistic: it has seen all labels.
-        "exact" is as in `ApproxKernelRidgeClassifier`; the search then looks at about 4,096 rows,
-        drawn in proportion to the classes but for rare ones, a comparison with narrower kernels and
-        smaller penalties at about 9,216, and the final fit uses all rows.
-    sigmas : int, array-like or None, default=7
-        Values of the map's sigma. An int is the number of values, evenly spaced on a log scale from
-        a tenth of the sigma of "scale" to ten times the sigma of "scale".
-    alphas : array-like, default=(0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
-        Penalties, > 0. For "one-vs-one", those above 1 are not tried.
-    cv : int, splitter or iterable of splits, default=3
-        As in `ApproxKernelRidgeCV`; with an int, folds are stratified.
-    scoring : str or callable, default=None
-        Score to maximise, as in `ApproxKernelRidgeCV`, for decision rules as well; None is the
-        negative mean squared error, and accuracy for decision rules. For scores of probabilities,
-        their scale, a single number, is fitted to the test rows.
-    decision : {"auto", "argmax", "discriminants", "one-vs-one"}, default="auto"
-        Decision rule for K > 2 classes: the largest of K regressions on -1 and 1, the linear
-        discriminants that follow from them, or the votes of one regression per pair of classes.
-        Votes are usually the most accurate with a few thousand rows, but take K (K - 1) / 2 linear
-        solves. "auto" takes the rule that is most accurate on held-out rows; ties go to the first.
-    class_weight : dict, "balanced" or None, default=None
-        Factors for the row weights of each class, {label: factor}; missing labels have a factor of
-        1. "balanced" is the weight of all rows divided by K times that of the class, as in
-        RidgeClassifier; for this, `fit` must see all rows at once. The scores of a search are
-        weighted in the same way.
-    random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None keeps it.
-    verbose : int, default=0
-        With 1, `fit` prints a line per sigma.
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        Class labels; the column indices if y is multilabel.
-    multilabel_ : bool
-        Whether y is multilabel, with columns of 0 and 1.
-    decisions_ : str
-        The decision rule in use; "argmax" for two classes.
-    decision_scores_ : dict of float
-        The best accuracy, or score, on held-out rows of every decision rule that was tried.
-    probability_scale_ : float
-        Multiplier of the decision values in `predict_proba`, which minimises the log loss on
-        held-out rows.
-    alpha_ : float
-        The best penalty; if several are nearly as good, the largest of them.
-    sigma_ : float
-        The best sigma, if the map has one; if several are nearly as good, the smallest of them.
-    best_score_ : float
-        Score of `sigma_` and `alpha_` in ``cv_results_``.
-    cv_results_ : dict of ndarray
-        Scores of all pairs of sigma and alpha, named as in GridSearchCV. Where pairs of classes are
-        solved on their own rows, errors are those of their regressions at rows of the two classes.
-    component_coef_ : ndarray of shape (1 or n_classes or n_pairs, n_columns)
-        Coefficients of the features, as in `ApproxKernelRidgeClassifier`.
-    dual_coef_ : ndarray of shape (1, n_rows) or (n_pairs, n_rows)
-        Instead of `component_coef_` and `feature_map_`, if pairs of classes were solved on their
-        own rows: coefficients of the kernel with every row, in the order of the classes.
-    intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
-        Intercepts.
-    feature_map_ : transformer
-        The fitted clone of the feature map, with the best sigma.
-    n_features_in_ : int
-        Number of input features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, if X had any.
-
-    See Also
-    --------
-    ApproxKernelRidgeClassifier : The model without the search.
-    KernelRegressionClassifierCV : The same kind of search for kernel regression.
-
-    References
-    ----------
-    The model is that of `ApproxKernelRidgeClassifier`; scoring folds from merged sums is our own.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from skrf import ApproxKernelRidgeClassifierCV, RFFSampler
-    >>> X, y = load_iris(return_X_y=True)
-    >>> model = ApproxKernelRidgeClassifierCV(RFFSampler(100), random_state=0).fit(X, y)
-    >>> bool(model.score(X, y) > 0.95)
-    True
-    """
-
-    _parameter_constraints = {
-        **_Search._parameter_constraints,
-        "decision": [StrOptions({"auto", *DECISIONS})],
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-    }
-
-    def __init__(
-        self,
-        feature_map: Transformer | Literal["exact"] | None = None,
-        *,
-        sigmas: int | Array | None = 7,
-        alphas: Array = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
-        cv: Any = 3,
-        scoring: str | Callable | None = None,
-        decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] = "auto",
-        class_weight: dict | Literal["balanced"] | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            feature_map,
-            sigmas=sigmas,
-            alphas=alphas,
-            cv=cv,
-            scoring=scoring,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.decision = decision
-        self.class_weight = class_weight
-
-    def _default_decision(self, n_columns):  # until folds have chosen
-        return vars(self).get("decisions_", "discriminants")
-
-    def _decisions_to_score(self):
-        """Return the decisions among which held-out rows choose, or which they give an alpha."""
-        decisions = DECISIONS if self.decision == "auto" else (self.decision,)
-        if self.multilabel_ or len(self.classes_) < 2:
-            return ()
-        if len(self.classes_) == 2:
-            return ("argmax",) if self.scoring is None else ()
-        return decisions if "one-vs-one" in decisions else ()
-
-    def _decision_grid(self, decisions):
-        """Return the pairs (decision, alpha) to score."""
-        return grid_of(decisions, np.unique(positive_array("alphas", self.alphas)))
-
-    def _obstacle_to_probabilities(self):
-        if self.sigmas is None:
-            return "probabilities need folds. Pass sigmas, or use CalibratedClassifierCV."
-        if getattr(self, "multilabel_", False):
-            return "y had several labels per row: calibrate one classifier per label."
-        if self._fitted is not None and not hasattr(self, "probability_scale_"):
-            return (
-                "probabilities need decisions on held-out rows. A search in batches has them for "
-                "two classes, and with decision='auto' or 'one-vs-one'."
+    def _check_labels(self):
+        """Raise for what rows of several labels do not allow."""
+        if self.decision not in ("auto", "argmax") or self.class_weight is not None:
+            raise ValueError(
+                "decision must be 'auto' or 'argmax', and class_weight None, where y has several "
+                f"labels per row, got {self.decision!r} and {self.class_weight!r}."
             )
 
-    @partial(Unless, methodcaller("_obstacle_to_probabilities"))
-    def predict_proba(self, X: Array) -> Result:
-        """Return the probabilities of the classes.
+    def _check_class_weight(self):
+        if isinstance(self.class_weight, dict):
+            unknown = [label for label in self.class_weight if label not in self.classes_]
+            if unknown:
+                raise ValueError(
+                    f"class_weight names {unknown!r}, which are not in {self.classes_!r}."
+                )
 
-        Decision values times ``probability_scale_`` are log odds. With one-vs-one they are the log
-        odds within each pair of classes, which pairwise coupling (Wu, Lin and Weng, 2004) turns
-        into probabilities of all classes; the most probable class is therefore sometimes not the
-        one with the most votes.
+    def _weighted_by_class(self, data, *, is_batch):
+        if self.class_weight is None:
+            return data
+        codes = data.values.values
+        factors = class_factors(self.class_weight, self.classes_, codes, data.weights, is_batch)
+        data = replace(data, sample_weight=data.weights * factors[codes])
+        return data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
+    def _differences(self, other):
+        if isinstance(self.class_weight, str):
+            yield "class_weight='balanced', which needs the rows of both at once"
+        yield from super()._differences(other)
 
-        Returns
-        -------
-        array of shape (n_samples, n_classes)
-            Probabilities, in float64 for rows of NumPy.
-        """
-        check_is_fitted(self)
-        feature_map, solution = self._fitted.reader
-        values, dtype = self._of_features(X, feature_map, solution.values)
-        n_classes = len(self.classes_)
-        is_of_pairs = n_classes == 2 or self.decisions_ == "one-vs-one"
-        values = probabilities_in(values, values.dtype)
-        return probabilities_in(
-            probabilities(values, self.probability_scale_, n_classes, is_of_pairs), dtype
-        )
-
-    @partial(Unless, methodcaller("_obstacle_to_probabilities"))
-    def predict_log_proba(self, X: Array) -> Result:
-        """Return the logarithms of `predict_proba`.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
-
-        Returns
-        -------
-        array of shape (n_samples, n_classes)
-            Log probabilities, in float64 for rows of NumPy; -inf where a probability is 0.
-        """
-        shares = self.predict_proba(X)
-        with np.errstate(divide="ignore"):
-            return namespace(shares).log(shares)
+    # ------------------------------------------------------------ solutions
 
     @property
-    def _decision_of_pairs(self):
-        return ("one-vs-one",) if len(self.classes_) > 2 else ("argmax",)
+    def _takes_sizes(self):
+        return not self._least_alpha()
 
-    def _searched_in_rows(self, search):
-        """Choose sigma and alpha by pairs of classes on some rows, and return the fit to all."""
-        data, whole, search = search.data, search, PairSearch.within(search)
-        alphas = np.unique([alpha for _, alpha in self._decision_grid(self._decision_of_pairs)])
-        judge = partial(judged_pairs, alphas=alphas, classes=self.classes_, score=scorer_of(self))
-        ceiling = 0.0 if self.scoring is None else None
-        criterion = Criterion(judge, True, {"alpha": alphas}, ceiling=ceiling)
-        search.chosen(search.runs(criterion), criterion)
-        self._chooses_again(search)
-        if len(search.data.y) < len(data.y):
-            self._sharpen(PairSearch.within(whole, MOST_COMPARED))
-        return self._fit_of_rows(data, self.sigma_)
+    def _decision(self, n_columns):
+        """Return the decision that is made from sums of so many features."""
+        if self.multilabel_ or len(self.classes_) <= 2:
+            return Argmax()
+        if not isinstance(self.decision, str) or self.decision != "auto":
+            return decision_named(self.decision)
+        return self._default_decision(n_columns)
 
-    def _sharpen(self, search):
-        """Take a narrower kernel or a smaller ridge of the grid while the first fold gains by it.
+    def _default_decision(self, n_columns):
+        pairs = DECISIONS["one-vs-one"]
+        is_affordable = pairs.is_affordable(len(self.classes_), n_columns)
+        return pairs if is_affordable else DECISIONS["discriminants"]
 
-        More rows than those of the search before may ask for either.
+    def _solves_pairs(self, data):
+        is_of_pairs = self._least_alpha() and not self.multilabel_
+        if is_of_pairs and len(self.classes_) > 2:
+            is_of_pairs = self.decision in ("auto", "one-vs-one")
+        if is_of_pairs and np.ptp(data.values.values) == 0:  # a single class has rows
+            is_of_pairs = False
+        solver = choose_solver(self.feature_map, len(data.y), None, is_of_pairs=is_of_pairs)
+        return solver == "pairs"
+
+    def _fit_map(self, data, is_first_batch=False):
+        if not self._solves_pairs(data):
+            return super()._fit_map(data, is_first_batch)
+        return self._fit_pairs(data, data.resolved(self.sigma or "scale"))
+
+    def _fit_pairs(self, data, sigma):
+        """Return an unsolved fit to the exact kernel of all rows."""
+        exact, self.sigma_ = ExactRows.of(data, sigma, len(self.classes_)), sigma
+        maps, least_alpha = (exact.kernel,) * 2, self._least_alpha()
+        return RidgeSums(self.get_params(), maps, (), 0, least_alpha, exact=exact)
+
+    def _bytes_of_sums(self, n_columns, data):
+        n_bytes = super()._bytes_of_sums(n_columns, data)
+        return n_bytes * (len(data.values.classes) if self.decision == "one-vs-one" else 1)
+
+    def _n_groups(self, n_columns):
+        if self.multilabel_ or len(self.classes_) <= 2:
+            return 0
+        return 0 if self._decision(n_columns).uses_targets else len(self.classes_)
+
+    def _solution(self, fitted):
+        n_classes, moments = len(self.classes_), fitted.moments
+        if fitted.exact is not None:
+            decision = DECISIONS["one-vs-one"] if n_classes > 2 else Argmax()
+            self.decisions_ = name_of(decision)
+            return fitted.exact.solved(decision.problems(n_classes), self._least_alpha())
+        decision = self._decision(moments.n_columns)
+        problems, alpha = decision.problems(n_classes), self._alpha_of(fitted)
+        self.decisions_ = name_of(decision)
+        return solve_problems(moments, problems, [alpha])[0]
+
+    def _alpha_of(self, fitted):
+        """Return the ridge, which the marginal likelihood may choose."""
+        alpha = self._least_alpha()
+        if not alpha:
+            check_sizes(fitted.sizes)
+            alpha, _ = Spectrum(self._together(fitted.moments)).by_evidence(fitted.sizes)
+        return alpha
+
+    def _together(self, moments):
+        """Return the moments of all rows with targets -1 and 1 for every class."""
+        if len(moments.weight) == 1:
+            return moments
+        n_classes = len(self.classes_)
+        return moments.pooled(np.arange(n_classes), 2.0 * np.eye(n_classes) - 1)
+
+    @property
+    def _decided(self):
+        """The decision that predictions are made by."""
+        is_known = self.decisions_ in DECISIONS
+        return DECISIONS[self.decisions_] if is_known else self.decision
+
+    def _linear(self, solution):
+        """Return coefficients and intercepts of the scores, up to a common term."""
+        coef, intercept = solution.linear
+        if self.decisions_ != "discriminants":
+            return coef, intercept
+        turn, levels = self._decided.turn_of(solution)
+        return coef @ turn, intercept @ turn + levels
+
+    @property
+    def dual_coef_(self) -> np.ndarray:
+        """Coefficients of the kernel with every row, if pairs were solved on their own rows."""
+        # Not a second time in a pickle: there is one for every row and pair of classes.
+        if self._fitted is None or not isinstance(self._fitted.maps[0], KernelMap):
+            raise AttributeError("dual_coef_ exists after a fit in the rows of pairs of classes.")
+        return read_only(self._fitted.solution.linear[0].T)
+
+    # ------------------------------------------------------------ predictions
+
+    def _values(self, X):
+        """Return the values of all regressions, and a dtype."""
+        check_is_fitted(self)
+        feature_map, solution = self._fitted.reader
+        return self._of_features(X, feature_map, lambda features, _: solution.values(features))
+
+    def _scores(self, values):
+        is_plain = self.multilabel_ or values.shape[1] == 1
+        return values if is_plain else self._decided.read(values, self._fitted.solution)
+
+    def decision_function(self, X: Array) -> Result:
+        """Return the ridge regressions on -1 and 1, or the decision values derived from them.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes), or (n_samples,) for two classes
+            For two classes the regression, positive for ``classes_[1]``. For more, depending on
+            ``decisions_``: the regressions ("argmax"); the log probabilities of the classes under
+            the assumption that the features of every class are normal with a common covariance
+            ("discriminants"); votes, with a fraction that breaks ties ("one-vs-one").
         """
-        table, score, (decision,) = self.cv_results_, scorer_of(self), self._decision_of_pairs
-        sigmas, alphas = np.unique(table["param_sigma"]), np.unique(table["param_alpha"])[::-1]
+        values, dtype = self._values(X)
+        scores = in_dtype(self._scores(values), dtype)
+        is_single = len(self.classes_) == 2 and not self.multilabel_
+        return scores[:, 0] if is_single else scores
 
-        def judged_at(sigma, alpha):
-            fold = search.fits_at(sigma)[0]
-            return judged_decisions(*fold, [(decision, alpha)], self.classes_, score)[0]
+    def predict(self, X: Array) -> Result:
+        """Return the class with the largest decision value; ties go to the first class.
 
-        now = judged_at(self.sigma_, self.alpha_)
-        while True:
-            pairs = [(sigma, self.alpha_) for sigma in sigmas[sigmas > self.sigma_][:1]]
-            pairs += [(self.sigma_, alpha) for alpha in alphas[alphas < self.alpha_][:1]]
-            tried = [(judged_at(*map(float, pair)), pair) for pair in pairs]
-            best, pair = max(tried, key=lambda one: one[0][0], default=(now, None))
-            if not best[0] > now[0] + SAME_ACCURACY:  # or a score is NaN
-                break
-            now, (self.sigma_, self.alpha_) = best, map(float, pair)
-        self.probability_scale_ = best_scale(now[1:])
-        place = (table["param_sigma"] == self.sigma_) & (table["param_alpha"] == self.alpha_)
-        self.best_score_ = float(table["mean_test_score"][place][0])
+        If y was multilabel, every label with a positive value is predicted.
 
-    def _chooses_again(self, search):
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples,) or (n_samples, n_labels)
+            Labels.
+        """
+        predictions = self.decision_function(X)
+        xp, rounding = namespace(predictions), rounding_of(predictions)
         if self.multilabel_:
-            return False
-        decisions, n_classes = self._decisions_to_score(), len(self.classes_)
-        if search.is_of_pairs:
-            decisions = [one for one in decisions if one in self._decision_of_pairs]
-        sigmas = candidate_sigmas(self.cv_results_) if decisions else np.array([self.sigma_])
-        grid = [(self._decision(0), self.alpha_)]
-        if decisions:
-            grid = self._decision_grid(decisions)
-        fits = [search.fits_at(sigma) for sigma in sigmas]
-        n_columns = min(as_feature_map(fits[0][0][0]).n_columns or 0, len(search.data.y))
-        n_columns = 0 if search.is_of_pairs else n_columns  # pairs of few rows cost little
-        n_folds = n_scored_folds(len(fits[0]), grid, len(sigmas), n_classes, n_columns)
-        fits = [of_sigma[:n_folds] for of_sigma in fits]
-        candidates = raced(fits, grid, sigmas, self.classes_, scorer_of(self))
-        former = self.sigma_
-        if not decisions:
-            self.probability_scale_ = best_scale(candidates[0].losses)
-            return False
-        self._take(candidates, sigmas, sum(len(test.y) for *_, test in fits[0]))
-        return self.decisions_ == "one-vs-one" or self.sigma_ != former
+            return xp.astype(predictions > rounding, xp.int64)
+        if predictions.ndim == 1:
+            return self._labels_at(xp.astype(predictions > rounding, xp.int64))
+        top = xp.max(predictions, axis=1, keepdims=True)
+        are_best = predictions >= top - rounding * (1 + xp.abs(top))
+        return self._labels_at(xp.argmax(xp.astype(are_best, xp.int8), axis=1))
 
-    def _take(self, candidates, sigmas, n_rows):
-        """Set the parameters of the best candidate, by the accuracy of so many rows."""
-        ceiling = 1.0 if self.scoring is None else None
-        good = candidates
-        if len(self.classes_) == 2:
-            good = of_two_classes(candidates, self.sigma_, self.alpha_, n_rows)
-        elif self.scoring is None:
-            good = at_one_sigma(candidates, sigmas, n_rows)
-        scores = np.array([one.score for one in good])
-        chosen = simplest(good, nearly_best(scores, ceiling, SAME_ACCURACY))
-        self.decisions_, self.sigma_, self.alpha_ = chosen.decision, chosen.sigma, chosen.alpha
-        self.probability_scale_ = best_scale(chosen.losses)
-        table = self.cv_results_
-        place = (table["param_sigma"] == chosen.sigma) & (table["param_alpha"] == chosen.alpha)
-        self.best_score_ = float(table["mean_test_score"][place][0])
-        self.decision_scores_ = {}
-        for one in candidates:
-            score = self.decision_scores_.get(one.decision, -np.inf)
-            self.decision_scores_[one.decision] = max(score, one.score)
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

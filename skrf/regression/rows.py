@@ -1,49 +1,168 @@
-"""The exact kernel for pairs of classes, each solved in the rows of its two classes.
+"""Ridge regressions solved in the rows of their problem, from the kernel of these rows alone.
 
-A regression between two classes needs no other rows, so there is no matrix of all of them: the cost
-is the sum of (n_i + n_j)^3 / 3 over the pairs, and the largest matrix is that of the largest pair.
+A regression among some classes needs no other rows, so there is no matrix of all of them: pairs of
+classes cost the sum of (n_i + n_j)^3 / 3, and the largest matrix is that of the largest pair.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dposv
 
 from .._arrays import to_host
 from .._memory import check_fits
 from .._threads import run_all, serial_blas
 from .exact import KernelMap, kernel_between
-from .scoring import KnownDecisions
-from .search import SigmaSearch, split_rows
-from .solve import PairRidges, pair_duals, pair_values, pairs_of, signs_of, slices_of
+from .solve import Solution, shifted
 
-FEW_ROWS = 2048  # of which the exact kernel is a feature map, and all decisions are tried
-_MOST_SEARCHED = 4096  # rows that a search looks at, but for those of rare classes
-MOST_COMPARED = 9216  # rows at which a few values near the best are compared again
-_RARE = 64  # rows of a class that are not too many
-_STREAM = 0x5EA2C4  # of random numbers, apart from those of other parts
+
+def slices_of(codes, n_classes):
+    """Return the rows of every class as a slice, given the codes of all rows in order."""
+    ends = np.searchsorted(codes, range(1, n_classes + 1))
+    return [slice(*pair) for pair in pairwise([0, *ends.tolist()])]
 
 
 @dataclass(frozen=True, eq=False)
-class ClassRows:
-    """Rows of classes, which stand in the place of `ClassMoments` for the exact kernel.
+class RowSystem:
+    """Rows in the order of their classes, and the kernel between them.
+
+    Parameters
+    ----------
+    kernel : callable
+        Returns the kernel of the rows of two slices.
+    codes : ndarray of int of shape (n,)
+        Classes of the rows, in order.
+    weights : ndarray of shape (n,) or None
+        Their weights.
+    n_classes : int
+        Number of classes.
+    """
+
+    kernel: Callable
+    codes: np.ndarray
+    weights: np.ndarray | None
+    n_classes: int
+
+    @classmethod
+    def of_gram(cls, gram, codes, weights, n_classes):
+        """Return the system of rows whose kernel is known."""
+        return cls(lambda one, two: gram[one, two], codes, weights, n_classes)
+
+    def solve_duals(self, problems, alphas):
+        """Return, for every problem, slices of rows, their coefficients and offsets.
+
+        These are those of the kernel with each row, (n, T, n_alphas), and (T, n_alphas).
+        """
+        slices = slices_of(self.codes, self.n_classes)
+        counts = np.bincount(self.codes, minlength=self.n_classes)
+
+        def of_problem(problem):
+            rows = [slices[k] for k in problem.groups]
+            n_rows = [one.stop - one.start for one in rows]
+            targets = np.repeat(problem.targets, n_rows, axis=0)
+            if problem.lacks_a_side(counts):
+                offset = np.repeat(problem.only_target(counts)[:, None], len(alphas), axis=1)
+                return rows, np.zeros((*targets.shape, len(alphas))), offset
+            block = self._block(rows, np.cumsum([0, *n_rows]))
+            weights = None
+            if self.weights is not None:
+                weights = np.concatenate([self.weights[one] for one in rows])
+            return rows, *duals_of(block, targets, weights, alphas)
+
+        return run_all(of_problem, problems)
+
+    def _block(self, rows, ends):
+        """Return the kernel of the rows of some slices."""
+        block = np.empty((ends[-1], ends[-1]))
+        places = [slice(*pair) for pair in pairwise(ends.tolist())]
+        for i, one in enumerate(places):
+            for j, two in enumerate(places[: i + 1]):
+                block[one, two] = self.kernel(rows[i], rows[j])
+                block[two, one] = block[one, two].T
+        return block
+
+    def values(self, cross, problems, alphas, known=None):
+        """Return the regressions at other rows, (n_alphas, n_others, V).
+
+        Parameters
+        ----------
+        cross : ndarray of shape (n_others, n)
+            The kernel of other rows and these.
+        problems : sequence of Problem
+            What is solved for.
+        alphas : sequence of float
+            The ridges.
+        known : dict of int to ndarray, default=None
+            Values, (n_alphas, n_others, T), by the number of a problem that is not to be solved.
+        """
+        known = known or {}
+        rest = [number for number in range(len(problems)) if number not in known]
+        solved = self.solve_duals([problems[number] for number in rest], alphas)
+        parts = dict(known)
+        for number, (rows, duals, offsets) in zip(rest, solved, strict=True):
+            seen = np.concatenate([cross[:, one] for one in rows], axis=1)
+            parts[number] = np.moveaxis(np.tensordot(seen, duals, 1) + offsets, 2, 0)
+        return np.concatenate([parts[number] for number in range(len(problems))], axis=2)
+
+
+def duals_of(block, targets, weights, alphas):
+    """Return ridge regressions as coefficients of the kernel of their rows, and offsets.
+
+    Parameters
+    ----------
+    block : ndarray of shape (n, n)
+        Kernel of the rows; overwritten.
+    targets : ndarray of shape (n, T)
+        Their targets.
+    weights : ndarray of shape (n,) or None
+        Their weights.
+    alphas : sequence of float
+        The ridges.
+
+    Returns
+    -------
+    duals : ndarray of shape (n, T, n_alphas)
+        Coefficients, whose sum is 0.
+    offsets : ndarray of shape (T, n_alphas)
+        What is added to the sums.
+    """
+    root = np.ones(len(targets)) if weights is None else np.sqrt(weights)
+    share = root**2 / np.sum(root**2)
+    mean = block @ share
+    block -= mean
+    block -= mean[:, None] - share @ mean
+    if weights is not None:
+        block *= root
+        block *= root[:, None]
+    level = share @ targets
+    sides, duals = (targets - level) * root[:, None], []
+    for alpha in alphas:
+        _, dual, info = dposv(shifted(block, alpha), sides, lower=1, overwrite_a=1)
+        if info:  # the ridge is lost in rounding
+            dual = np.linalg.lstsq(block, sides, rcond=None)[0]
+        dual = dual * root[:, None]
+        duals.append(dual - share[:, None] * dual.sum(axis=0))
+    duals = np.stack(duals, axis=2)
+    return duals, level[:, None] - np.tensordot(mean, duals, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactRows:
+    """All rows of classes and the exact kernel, in the place of moments of features.
 
     Parameters
     ----------
     kernel : KernelMap
         The kernel with all rows, in the order of their classes.
-    codes : ndarray of int of shape (n,)
-        The classes.
-    weights : ndarray of shape (n,) or None
-        Weights of the rows.
-    n_classes : int
-        Number of classes.
+    system : RowSystem
+        The same.
     """
 
     kernel: KernelMap
-    codes: np.ndarray
-    weights: np.ndarray | None
-    n_classes: int
+    system: RowSystem
 
     @classmethod
     def of(cls, data, sigma, n_classes):
@@ -53,128 +172,55 @@ class ClassRows:
                 "sample_weight must add up to at most the largest float, "
                 f"{np.finfo(float).max:.2g}: divide it and alpha by the same number."
             )
-        order = np.argsort(data.values.values, kind="stable")
-        data = data.part(order)
-        rows = to_host(data.X)
-        return cls(KernelMap(rows, sigma), data.values.values, data.sample_weight, n_classes)
+        data = data.part(np.argsort(data.values.values, kind="stable"))
+        rows, within = to_host(data.X), {}
+
+        def kernel(one, two):
+            if one != two:
+                return kernel_between(rows[one], rows[two], sigma)
+            if one.start not in within:  # a class is one of many pairs
+                within[one.start] = kernel_between(rows[one], rows[one], sigma)
+            return within[one.start]
+
+        system = RowSystem(kernel, data.values.values, data.sample_weight, n_classes)
+        return cls(KernelMap(rows, sigma), system)
 
     @property
     def n_columns(self):
         """Number of rows of the two largest classes."""
-        return int(np.sort(np.bincount(self.codes))[-2:].sum())
+        return int(np.sort(np.bincount(self.system.codes))[-2:].sum())
 
-    def solved(self, alpha):
-        """Return the `PairRidges` of coefficients of the kernel with every row."""
-        counts, pairs = np.bincount(self.codes), pairs_of(self.n_classes)
+    def solved(self, problems, alpha):
+        """Return the `Solution`, whose coefficients are those of the kernel with every row."""
+        system, n = self.system, len(self.system.codes)
         with serial_blas() as n_threads:
-            n_blocks = min(3 * n_threads, 3 * len(pairs))  # every thread copies its own
-        n_numbers = n_blocks * self.n_columns**2 + np.square(counts).sum()
-        n_numbers += len(self.codes) * len(pairs)
-        what = f"feature_map='exact' with {len(self.codes)} rows"
+            n_blocks = min(3 * n_threads, 3 * len(problems))  # every thread copies its own
+        n_numbers = n_blocks * self.n_columns**2 + n * len(problems)
+        n_numbers += np.square(np.bincount(system.codes)).sum()
+        what = f"feature_map='exact' with {n} rows"
         check_fits(8 * n_numbers, what, "the kernel of two classes, and coefficients of all pairs")
-        slices = slices_of(self.codes, self.n_classes)
-        rows = [self.kernel.rows[of_class] for of_class in slices]
-        sigma = self.kernel.sigma
-        within = run_all(lambda one: kernel_between(one, one, sigma), rows)
-
-        def of_pair(pair):
-            first, second = pair
-            between = kernel_between(rows[first], rows[second], sigma)
-            block = np.block([[within[first], between], [between.T, within[second]]])
-            given = slices[first], slices[second], self.weights, [alpha]
-            return pair_duals(block, *given)
-
-        coef, intercept = np.zeros((len(self.codes), len(pairs))), np.zeros(len(pairs))
-        for place, (duals, offsets) in enumerate(run_all(of_pair, pairs)):
-            one, two = (slices[k] for k in pairs[place])
-            coef[np.r_[one, two], place], intercept[place] = duals[:, 0], offsets[0]
-        return PairRidges(alpha, coef, intercept, self.n_classes)
+        width = sum(problem.targets.shape[1] for problem in problems)
+        coef, intercept, start = np.zeros((n, width)), np.zeros(width), 0
+        for rows, duals, offsets in system.solve_duals(problems, [alpha]):
+            columns = slice(start, start + duals.shape[1])
+            coef[np.r_[tuple(rows)], columns] = duals[:, :, 0]
+            intercept[columns], start = offsets[:, 0], columns.stop
+        return Solution(alpha, coef, np.ones(width), intercept)
 
 
-def kernel_pair_values(kernel, train, test, alphas, n_classes):
-    """Return the regressions of all pairs at test rows, (n_alphas, n_test, P).
+def kernel_values(train, test, sigma, problems, alphas, n_classes):
+    """Return the regressions by the exact kernel at test rows, (n_alphas, n_test, V).
 
     Parameters
     ----------
-    kernel : KernelMap
-        The kernel with the training rows.
     train, test : Data
         Rows; those of training in the order of their classes.
-    alphas : sequence of float
-        The ridges.
-    n_classes : int
-        Number of classes.
+    sigma : float
+        Multiplies differences of rows.
+    problems, alphas, n_classes
+        As in `RowSystem`.
     """
-    gram, cross = (
-        kernel_between(to_host(rows), kernel.rows, kernel.sigma) for rows in (train.X, test.X)
-    )
-    given = train.values.values, train.sample_weight, alphas, n_classes
-    return pair_values(gram, cross, *given)
-
-
-def judged_pairs(kernel, train, test, alphas, classes, score=None):
-    """Return the negative mean squared errors of pairs at test rows of their classes.
-
-    With `score`, return its results instead. There is one number for every alpha; the arguments are
-    those of `kernel_pair_values`.
-    """
-    codes = test.values.values
-    values = kernel_pair_values(kernel, train, test, alphas, len(classes))
-    if score is not None:
-        known = [KnownDecisions(classes, of_test, "one-vs-one", codes) for of_test in values]
-        return np.array([score(one, test) for one in known])
-    signs = signs_of(len(classes))[codes]
-    errors = np.array([np.square(of_test - signs)[signs != 0] for of_test in values])
-    weights = np.ones(len(codes)) if test.sample_weight is None else test.score_weights
-    weights = np.repeat(weights, len(classes) - 1)
-    return -np.average(errors, axis=1, weights=weights)
-
-
-def _drawn(codes, most):
-    """Return some rows of every class, in proportion to its size but not few."""
-    # Not the stream of splitters with the seed 0, whose tests would be what is left out.
-    rng, chosen = np.random.default_rng(_STREAM), []
-    for k, count in enumerate(np.bincount(codes)):
-        share = round(most * count / len(codes))
-        rows = rng.permutation(np.flatnonzero(codes == k))
-        chosen.append(rows[: max(share, _RARE)])
-    return np.sort(np.concatenate(chosen))
-
-
-class PairSearch(SigmaSearch):
-    """A search on the exact kernel of some of the rows, by regressions of pairs of classes."""
-
-    is_of_pairs = True
-
-    @classmethod
-    def within(cls, search, most=None):
-        """Return the search on some of the rows, with all of rare classes."""
-        data, tests, most = search.data, search.tests, most or _MOST_SEARCHED
-        if len(data.y) > most:
-            chosen = _drawn(data.values.values, most)
-            tests = [np.flatnonzero(np.isin(chosen, test)) for test in tests]
-            tests = [test for test in tests if len(test)]
-            data = data.part(chosen)
-        if not tests:
-            raise ValueError(
-                f"cv must hold out some of the {len(data.y):,} rows that a search on the exact "
-                f"kernel looks at, got {search.model.cv!r}."
-            )
-        return cls(search.model, data, None, search.sigmas, tests)
-
-    @cached_property
-    def _splits(self):
-        splits = split_rows(self.data, self.tests)
-        return [
-            (train.part(np.argsort(train.values.values, kind="stable")), test)
-            for train, test in splits
-        ]
-
-    def fits_at(self, sigma):
-        """Return the kernels of all folds at a sigma, each with the training and the test rows."""
-        return [(KernelMap(to_host(split[0].X), sigma), *split) for split in self._splits]
-
-    def runs(self, criterion):
-        """Return an iterator over every sigma's scores."""
-        for sigma in self.sigmas:
-            yield [criterion.judge(*fit) for fit in self.fits_at(sigma)], None, None
+    rows: Any = to_host(train.X)
+    gram, cross = (kernel_between(to_host(part.X), rows, sigma) for part in (train, test))
+    given = train.values.values, train.sample_weight, n_classes
+    return RowSystem.of_gram(gram, *given).values(cross, problems, alphas)

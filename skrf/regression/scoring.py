@@ -5,8 +5,8 @@ from inspect import signature
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from .probabilities import best_scale, losses, probabilities
-from .solve import TIE, votes
+from .decide import TIE, best_classes
+from .probabilities import Calibration
 
 
 class KnownPredictions(RegressorMixin, BaseEstimator):
@@ -29,6 +29,23 @@ class KnownPredictions(RegressorMixin, BaseEstimator):
         return self.predictions
 
 
+class KnownLabels(ClassifierMixin, KnownPredictions):
+    """A classifier of several labels per row by the values that it is given."""
+
+    @property
+    def classes_(self):
+        """Numbers of the labels."""
+        return np.arange(self.predictions.shape[1])
+
+    def decision_function(self, X):
+        """Return the values of the labels."""
+        return self.predictions
+
+    def predict(self, X):
+        """Return the labels."""
+        return (self.predictions > TIE).astype(int)
+
+
 class KnownDecisions(ClassifierMixin, BaseEstimator):
     """A classifier that decides by the values that it is given.
 
@@ -37,49 +54,31 @@ class KnownDecisions(ClassifierMixin, BaseEstimator):
     classes : ndarray of shape (n_classes,)
         Labels.
     values : ndarray of shape (n, n_values)
-        Values of the classes, or of the pairs of classes, in the order of the rows.
-    decision : str
-        What they are; "labels" if a row may have several.
+        Values of the regressions, in the order of the rows.
+    scores : ndarray of shape (n, n_classes) or (n, 1)
+        What a decision reads from them.
     codes : ndarray of int of shape (n,)
         Numbers of the true classes, to which the scale of probabilities is fitted.
+    is_of_pairs : bool
+        Whether values are those of pairs.
     """
 
-    def __init__(self, classes, values, decision, codes):
-        self.classes, self.values, self.decision, self.codes = classes, values, decision, codes
-        self.classes_ = classes
-
-    @property
-    def _is_of_pairs(self):
-        return self.decision == "one-vs-one" or len(self.classes) == 2
+    def __init__(self, classes, values, scores, codes, is_of_pairs):
+        self.classes_, self.values, self.scores, self.codes = classes, values, scores, codes
+        self.is_of_pairs = is_of_pairs
 
     def decision_function(self, X):
-        """Return the values of the classes, or of the second of two."""
-        if self.decision == "labels":
-            return self.values
-        if len(self.classes) == 2:
-            return self.values[:, 0]
-        return votes(self.values, len(self.classes)) if self._is_of_pairs else self.values
+        """Return the scores of the classes, or of the second of two."""
+        return self.scores[:, 0] if len(self.classes_) == 2 else self.scores
 
     def predict(self, X):
         """Return the labels, the first of equals."""
-        values = self.decision_function(X)
-        if self.decision == "labels":
-            return (values > TIE).astype(int)
-        if values.ndim == 1:
-            return self.classes[(values > TIE).astype(int)]
-        return self.classes[largest(values)]
+        return self.classes_[best_classes(self.scores)]
 
     def predict_proba(self, X):
         """Return the probabilities of the classes."""
-        scale = best_scale(losses(self.values, self.codes, None, self._is_of_pairs))
-        return probabilities(self.values, scale, len(self.classes), self._is_of_pairs)
-
-
-def largest(values):
-    """Return the number of the largest value of every row, the first of equals."""
-    top = values.max(axis=1, keepdims=True)
-    # As in predictions, rounding decides no ties, for rows of float32 neither.
-    return (values >= top - TIE * (1 + np.abs(top))).argmax(axis=1)
+        seen = self.values if self.is_of_pairs else self.scores
+        return Calibration.of(seen, self.codes, None, self.is_of_pairs)(seen, len(self.classes_))
 
 
 def scorer_of(estimator):

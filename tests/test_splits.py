@@ -1,0 +1,155 @@
+"""Splits of every kind: each row is summed once, whatever a splitter does."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.model_selection import GridSearchCV, GroupKFold, LeaveOneOut, TimeSeriesSplit
+
+from skrf import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+    KernelRegressionClassifier,
+    KernelRegressionClassifierCV,
+    KernelRegressorCV,
+    OptimalPositiveRF,
+    PositiveRF,
+    RFFSampler,
+)
+from skrf.regression.sample import Splits, contiguous, stratified
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=60)
+HOLES = [(np.arange(5, 40), np.arange(45, 50)), (np.arange(0, 60, 2), np.arange(1, 60, 4))]
+SPLITTERS = [
+    TimeSeriesSplit(3),
+    TimeSeriesSplit(3, gap=4, max_train_size=20, test_size=9),
+    HOLES,
+    LeaveOneOut(),
+]
+every_splitter = pytest.mark.parametrize("cv", SPLITTERS, ids=lambda cv: str(cv)[:40])
+SIGMAS, ALPHAS = [0.3, 1.0], [1e-2, 1.0]
+
+
+@every_splitter
+@pytest.mark.parametrize("columns", [12, 80])
+def test_ridge_is_a_grid_search(cv, columns):
+    n = 12 if isinstance(cv, LeaveOneOut) else 60
+    grid, feature_map = {"sigma": SIGMAS, "alpha": ALPHAS}, RFFSampler(columns, random_state=0)
+    theirs = GridSearchCV(
+        ApproxKernelRidge(feature_map), grid, cv=cv, scoring="neg_mean_squared_error"
+    ).fit(X[:n], y[:n])
+    ours = ApproxKernelRidgeCV(feature_map, sigmas=SIGMAS, alphas=ALPHAS, cv=cv).fit(X[:n], y[:n])
+    scores = theirs.cv_results_["mean_test_score"].reshape(2, 2).T  # alphas come first there
+    assert_allclose(ours.cv_results_["mean_test_score"], scores.ravel(), rtol=1e-8)
+    assert {"sigma": ours.sigma_, "alpha": ours.alpha_} == theirs.best_params_
+
+
+@pytest.mark.parametrize("cv", SPLITTERS[:3], ids=lambda cv: str(cv)[:40])
+def test_kernel_regression_is_a_grid_search(cv):
+    feature_map, labels = PositiveRF(12, center=False, random_state=0), (y > 0).astype(int)
+    theirs = GridSearchCV(KernelRegressionClassifier(feature_map), {"sigma": SIGMAS}, cv=cv)
+    ours = KernelRegressionClassifierCV(feature_map, sigmas=SIGMAS, cv=cv).fit(X, labels)
+    expected = theirs.fit(X, labels).cv_results_
+    for name in ("mean_test_score", "split1_test_score"):
+        assert_allclose(ours.cv_results_[name], expected[name], rtol=1e-12)
+
+
+@pytest.mark.parametrize("cv", SPLITTERS[:2], ids=str)
+@pytest.mark.parametrize("kind", [ApproxKernelRidgeCV, KernelRegressorCV])
+def test_series_in_batches_count_rows_in_order(kind, cv):
+    given = {"sigmas": SIGMAS, "cv": cv, "random_state": 0}
+    whole = kind(OptimalPositiveRF(12), **given).fit(X, y)
+    parts = [slice(0, 7), slice(7, 31), slice(31, 60)]
+    batches = kind(OptimalPositiveRF(12), **given)
+    batches.fit_batches([(X[part], y[part]) for part in parts])
+    for name in ("mean_test_score", "split0_test_score", "split2_test_score"):
+        assert_allclose(batches.cv_results_[name], whole.cv_results_[name], rtol=1e-7)
+    assert batches.sigma_ == whole.sigma_
+    assert_allclose(batches.predict(X), whole.predict(X), rtol=1e-6)
+
+
+def test_splits_choose_alpha_for_a_sigma_that_is_kept():
+    feature_map, cv = RFFSampler(12, sigma=0.8, random_state=0), TimeSeriesSplit(3)
+    ours = ApproxKernelRidgeCV(feature_map, sigmas=None, alphas=ALPHAS, cv=cv).fit(X, y)
+    theirs = GridSearchCV(
+        ApproxKernelRidge(feature_map), {"alpha": ALPHAS}, cv=cv, scoring="neg_mean_squared_error"
+    ).fit(X, y)
+    scores = theirs.cv_results_["mean_test_score"]
+    assert_allclose(ours.cv_results_["mean_test_score"], scores, rtol=1e-8)
+    assert ours.alpha_ == theirs.best_params_["alpha"] and ours.sigma_ == 0.8
+    assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-8)
+    groups = np.arange(60) % 5
+    grouped = ApproxKernelRidgeCV(feature_map, sigmas=SIGMAS, cv=GroupKFold(5))
+    assert len(grouped.fit(X, y, groups=groups).cv_results_["split4_test_score"]) == 12
+
+
+def test_cells_are_never_divided_and_read_as_slices():
+    class Rows:
+        numbers = np.arange(60)
+        groups = np.zeros(60, int)
+
+        def part(self, rows):
+            return rows
+
+    rows = np.arange(60)
+    pairs = [*TimeSeriesSplit(3, gap=2).split(X), (rows[rows > 30], rows[rows < 20])]
+    splits = Splits([train for train, _ in pairs], [test for _, test in pairs], 60)
+    cells, trained = splits.cells
+    assert_array_equal(np.sort(np.concatenate(cells)), rows)
+    order, moved = contiguous(Rows(), splits)
+    for k, train in enumerate(splits.trains):
+        together = [cells[c] for c in np.flatnonzero(trained[k])]
+        assert_array_equal(np.sort(np.concatenate(together)), train)
+        assert_array_equal(np.sort(order[moved.trains[k]]), train)
+        assert_array_equal(np.sort(order[moved.tests[k]]), splits.tests[k])
+    many = [np.flatnonzero(np.random.default_rng(k).random(60) < 0.5) for k in range(8)]
+    assert Splits(many, many[::-1], 60).cells is None  # then every split reads its rows
+
+
+def test_a_sample_has_all_classes_in_proportion():
+    codes = np.repeat([0, 1, 2], [10_000, 1000, 30])
+    rows = stratified(codes, 1000, 20)
+    assert_array_equal(np.bincount(codes[rows]), [907, 91, 20])
+    assert (np.diff(rows) > 0).all()
+    assert_array_equal(stratified(codes, 1000, 20), rows)
+
+
+def test_many_rows_are_searched_on_some_and_compared_on_more():
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(900, 2))
+    targets = np.sin(4 * rows[:, 0]) + 0.1 * rng.normal(size=900)
+    given = {"sigmas": [0.5, 2.0, 4.0], "alphas": [1e-3, 0.1, 10.0], "random_state": 0}
+    some = ApproxKernelRidgeCV(RFFSampler(60), subsample=100, **given).fit(rows, targets)
+    whole = ApproxKernelRidgeCV(RFFSampler(60), subsample=None, **given).fit(rows, targets)
+    assert some.n_samples_searched_ == 100 and whole.n_samples_searched_ == 900
+    assert (some.sigma_, some.alpha_) == (whole.sigma_, whole.alpha_)
+    assert_allclose(some.predict(rows), whole.predict(rows), rtol=1e-7)
+    few = ApproxKernelRidgeCV(RFFSampler(60), subsample=100, **given).fit(rows[:100], targets[:100])
+    assert few.n_samples_searched_ == 100
+    labels = np.digitize(targets, [-0.5, 0.5])
+    search = ApproxKernelRidgeClassifierCV(subsample=150, **given).fit(rows, labels)
+    assert 140 < search.n_samples_searched_ < 240
+    assert search.component_coef_.shape[1] == 512 and search.score(rows, labels) > 0.85
+    with pytest.raises(ValueError, match="subsample"):
+        ApproxKernelRidgeCV(subsample=1).fit(rows, targets)
+
+
+@pytest.mark.parametrize("scoring", ["accuracy", None])
+def test_labels_at_random_score_one_half(scoring):
+    """Means over the grid and ten permutations, within two standard errors; fresh rows, too."""
+    rng = np.random.default_rng(2)
+    rows, scores, fresh = rng.normal(size=(160, 2)), [], []
+    new = rng.normal(size=(500, 2))
+    for _ in range(10):
+        labels = rng.permutation(np.arange(160) % 2)
+        given = {"sigmas": 3, "alphas": [0.01, 1.0], "scoring": scoring, "random_state": 0}
+        search = ApproxKernelRidgeClassifierCV(**given).fit(rows, labels)
+        best = search.cv_results_["mean_test_score"] if scoring else []
+        scores.append(np.mean(best if scoring else list(search.decision_scores_.values())))
+        fresh.append(search.score(new, np.arange(500) % 2))
+    for values, n in ((scores, 1600), (fresh, 5000)):
+        margin = 2 * 0.5 / np.sqrt(n) if values is fresh else 2 * np.std(values) / np.sqrt(10)
+        bias = 0.06 if values is scores and not scoring else 0.0  # the best of a few is above
+        assert abs(np.mean(values) - 0.5) < max(margin, 2 * 0.5 / np.sqrt(n)) + bias
