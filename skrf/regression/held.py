@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.utils import gen_batches
 
 from .._arrays import take, to_host
-from ..features import as_feature_map, columns_of, row_codes
+from ..features import ClusterNystroem, as_feature_map, columns_of, row_codes
 from .basis import features_of, held_features
 from .blocks import beside_threads
 from .data import Data
@@ -26,12 +26,13 @@ from .moments import moments_of_groups
 from .probabilities import losses
 from .ridge_sums import RidgeSums
 from .rows import RowSystem, kernel_values
-from .sample import Splits, as_slice, sums_of_splits
+from .sample import Splits, as_slice, stratified, sums_of_splits
 from .solve import Solution, Spectrum, solve_problems, values_of
 
 _MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB
 _MOST_ROWS = 4096  # whose products are held, where pairs are solved in their rows
 _BLOCK = 2**21  # features of leave-one-out held at once
+_CENTER_ROWS = 5000  # in which a search looks for landmarks
 _LOST = 1e-10  # of what a row sees of itself: less is rounding
 
 
@@ -145,6 +146,10 @@ class FeatureSource:
         return self.given_fit or self._fit_to(data)
 
     def _fit_to(self, data):
+        if isinstance(self.feature_map, ClusterNystroem) and len(data.y) > _CENTER_ROWS:
+            of_classes = data.values.classes is not None
+            codes = data.values.values if of_classes else np.zeros(len(data.y), int)
+            data = data.part(stratified(codes, _CENTER_ROWS))
         if self.has_sigma:
             return data.fit_at_sigma(self.feature_map)
         fitted = data.fitted(clone(self.feature_map))
