@@ -118,9 +118,9 @@ class GaussianLogs(CenterLogs):
         """Return the logarithms of all pairs of centres, (M, M)."""
         return self.centers.squares() * (self._scale**2 / -2)
 
-    def of_pairs(self, rows):
-        """Return the logarithms of all pairs of rows in the coordinates of `affine`, (n, n)."""
-        return cdist(rows, rows, "sqeuclidean") / -2
+    def of_pairs(self, X, Y):
+        """Return the logarithms of all pairs of rows in the coordinates of `affine`, (n, m)."""
+        return squared_distances(X, Y) / -2
 
     def frequencies(self, n, rng):
         """Return n frequencies of the kernel in these coordinates, (n, d)."""
@@ -145,9 +145,9 @@ class LaplacianLogs(CenterLogs):
         """Return the logarithms of all pairs of centres, (M, M)."""
         return -self._scale * self.centers.distances()
 
-    def of_pairs(self, rows):
-        """Return the logarithms of all pairs of rows in the coordinates of `affine`, (n, n)."""
-        return -cdist(rows, rows, "cityblock")
+    def of_pairs(self, X, Y):
+        """Return the logarithms of all pairs of rows in the coordinates of `affine`, (n, m)."""
+        return -cdist(X, Y, "cityblock")
 
     def frequencies(self, n, rng):
         """Return n frequencies of the kernel in these coordinates, (n, d)."""
@@ -266,7 +266,8 @@ class LandmarkMap(FeatureMap):
 
     def residual(self, X, features):
         """Return the kernel of all pairs of rows on the host less products of features, (n, n)."""
-        rest = np.exp(self.inner.logs.of_pairs(self._coordinates(X))) - features @ features.T
+        rows = self.coordinates(X)
+        rest = self.kernel(rows, rows) - features @ features.T
         np.clip(np.einsum("ii->i", rest), 0.0, 1.0, out=np.einsum("ii->i", rest))
         return rest
 
@@ -286,7 +287,7 @@ class LandmarkMap(FeatureMap):
         of_landmarks = self.matrix.T @ waves(logs.points)
 
         def residual(X, features):
-            rest = waves(self._coordinates(X)) - features @ of_landmarks
+            rest = waves(self.coordinates(X)) - features @ of_landmarks
             wanted, squares = (
                 np.clip(1 - (features**2).sum(axis=1), 0.0, 1.0),
                 (rest**2).sum(axis=1),
@@ -297,7 +298,16 @@ class LandmarkMap(FeatureMap):
 
         return residual
 
-    def _coordinates(self, X):
+    def kernel(self, X, Y):
+        """Return the kernel of all pairs of rows in its coordinates, (n, m)."""
+        return np.exp(self.inner.logs.of_pairs(X, Y))
+
+    def features(self, X):
+        """Return the features of rows in its coordinates, (n, M)."""
+        return self.kernel(X, self.inner.logs.points) @ self.matrix
+
+    def coordinates(self, X):
+        """Return rows on the host in the coordinates of the kernel, (n, d)."""
         return self.inner.logs.affine.on_host(X)
 
     def __getstate__(self):

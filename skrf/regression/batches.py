@@ -66,7 +66,7 @@ def passes(model, classes, scope):
 
 def _check_has_sums(model):
     """Raise if a model keeps all rows."""
-    if isinstance(model.feature_map, str):
+    if isinstance(model.feature_map, str) or getattr(model, "max_leaf_size", None) is not None:
         raise ValueError(model._obstacle_to_batches())
 
 

@@ -9,6 +9,7 @@ from .._memory import check_fits
 from .basis import in_basis
 from .blocks import beside_threads
 from .moments import Moments, bytes_of_moments, moments_of_groups, moments_of_rows
+from .near_far import NearFarRows, NearFarSolution
 from .problems import merged
 from .rows import ExactRows
 from .solve import Sizes, Solution
@@ -75,8 +76,8 @@ class RidgeSums:
         What these are worth.
     basis : ndarray of shape (M, r), default=None
         Orthonormal columns that span few rows, if moments are those of coordinates in them.
-    exact : ExactRows, default=None
-        All rows themselves, for the exact kernel of pairs of classes.
+    exact : ExactRows or NearFarRows, default=None
+        All rows themselves, for the exact kernel of pairs of classes, or within leaves.
     solution : Solution, default=None
         The solution.
     """
@@ -91,7 +92,7 @@ class RidgeSums:
     moments: Moments | None = None
     sizes: Sizes | None = None
     basis: np.ndarray | None = None
-    exact: ExactRows | None = None
+    exact: ExactRows | NearFarRows | None = None
     solution: Solution | None = None
 
     @property
@@ -111,7 +112,7 @@ class RidgeSums:
         Targets are about 1 in the units of the coefficients.
         """
         feature_map = self.maps[0]
-        if feature_map.inner is None:
+        if feature_map.inner is None or isinstance(self.solution, NearFarSolution):
             return feature_map, self.solution
         coef = feature_map.matrix @ self.solution.coef
         if np.abs(coef).sum(axis=0).max() > _LARGEST_COEF:

@@ -57,6 +57,20 @@ class Solution:
         values = cast(values, namespace(values).float64)
         return values * like(self.unit, values) + like(self.intercept, values)
 
+    # Where values depend on the rows as well, these three do.
+
+    def values_at(self, features, X):
+        """Return the regressions at rows, (n, V), given their features."""
+        return self.values(features)
+
+    def deviations_at(self, features, X, is_projected):
+        """Return the standard deviations of targets at rows, (n, T); see `Posterior`."""
+        return self.posterior.deviations(features, is_projected)
+
+    def covariances_at(self, features, X, beyond):
+        """Return the covariances of the targets at rows, (n, n); see `Posterior`."""
+        return self.posterior.covariances(features, beyond)
+
     def lifted(self, basis):
         """Return the same for features, if this is for their coordinates in a basis."""
         posterior = self.posterior and self.posterior.lifted(basis)

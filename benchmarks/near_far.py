@@ -1,0 +1,103 @@
+"""Near rows exact, far rows through landmarks: how much of the way to the exact kernel it goes.
+
+    python benchmarks/near_far.py                     # four sets (SKRF_TABLES_DIR), about 4 minutes
+    python benchmarks/near_far.py --sizes             # time, memory and size of the model by rows
+
+At most 6,000 rows to train on, standardised; the kernel exp(-sigma |x - y|_1) with sigma at the
+median and the penalty by a validation part. Compared are 400 landmarks beside leaves of 1,500 rows,
+as many landmarks as take the same CPU time, and the exact kernel. "closed" is the share of the gap
+between landmarks and the exact kernel that leaves close.
+"""
+
+import argparse
+import os
+import pickle
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+
+from skrf import ApproxKernelRidge, ApproxKernelRidgeClassifier, ClusterNystroem
+
+SETS = ("letter", "magic04", "satimage", "wine_white")
+ALPHAS = (0.01, 0.1, 1.0)
+
+
+def table(name):
+    """Return rows and a target: labels, or the quality of wine as a number."""
+    import pandas as pd
+
+    data = pd.read_csv(Path(os.environ["SKRF_TABLES_DIR"]) / f"{name}.csv.gz", header=None)
+    y = data.iloc[:, -1].to_numpy()
+    return data.iloc[:, :-1].to_numpy(float), y.astype(float) if name == "wine_white" else y
+
+
+def fitted(n_landmarks, alpha, X, y, leaf=None):
+    """Return a model and the CPU seconds of its fit."""
+    kind = ApproxKernelRidge if y.dtype == float else ApproxKernelRidgeClassifier
+    sigma = 1 / np.median(np.abs(X[:500, None] - X[None, :500]).sum(axis=2))
+    landmarks = ClusterNystroem(
+        n_landmarks, kernel="laplacian", sigma=2 * sigma, centers="random", random_state=0
+    )
+    start = time.process_time()
+    model = kind(landmarks, alpha=alpha, max_leaf_size=leaf).fit(X, y)
+    return model, time.process_time() - start
+
+
+def best(parts, *given):
+    """Return the test score at the penalty that is best on the validation part, and seconds."""
+    (X, y), (V, w), (Z, z) = parts
+    results = []
+    for alpha in ALPHAS:
+        model, seconds = fitted(given[0], alpha, X, y, *given[1:])
+        results.append((model.score(V, w), model.score(Z, z), seconds))
+    return max(results)[1:]
+
+
+def compare():
+    print(f"{'':12s}{'near + far':>12s}{'landmarks':>12s}{'exact':>8s}{'closed':>8s}   CPU s")
+    closed = []
+    for name in SETS:
+        X, y = table(name)
+        order = np.random.default_rng(0).permutation(len(y))[:9000]
+        train, valid, test = np.split(order, [len(order) * 2 // 3, len(order) * 5 // 6])
+        X = (X - X[train].mean(axis=0)) / (X[train].std(axis=0) + 1e-12)
+        parts = [(X[rows], y[rows]) for rows in (train, valid, test)]
+        near, seconds = best(parts, 400, 1500)
+        n = 512  # doubled while it takes less time
+        while True:
+            of_landmarks, other = best(parts, n)
+            if other >= seconds or 2 * n > len(train):
+                break
+            n *= 2
+        exact, _ = best(parts, 400, len(train))
+        closed.append((near - of_landmarks) / (exact - of_landmarks))
+        print(
+            f"{name:12s}{near:12.4f}{of_landmarks:12.4f}{exact:8.4f}{closed[-1]:8.2f}"
+            f"   {seconds:.1f} against {other:.1f} with {n} landmarks",
+            flush=True,
+        )
+    print(f"{'mean':44s}{np.mean(closed):8.2f}")
+
+
+def sizes():
+    rng, base = np.random.default_rng(0), None
+    print("     rows   CPU s   predict 10,000   model MB   peak MB beside X")
+    for n in (2000, 10_000, 100_000):
+        X = rng.normal(size=(n, 20))
+        y = (X[:, 0] * X[:, 1] + X[:, 2] + 0.3 * rng.normal(size=n) > 0).astype(int)
+        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        model, seconds = fitted(400, 0.5, X, y, 1500)
+        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024
+        start = time.process_time()
+        model.predict(rng.normal(size=(10_000, 20)))
+        predicted = time.process_time() - start
+        size = len(pickle.dumps(model)) / 2**20
+        print(f"{n:9,d}{seconds:8.2f}{predicted:17.2f}{size:11.1f}{peak:19.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--sizes", action="store_true")
+    sizes() if parser.parse_args().sizes else compare()

@@ -1,0 +1,649 @@
+"""Near rows exact, far rows through landmarks: kernel ridge regression linear in the rows.
+
+With features phi of landmarks, the kernel of two rows is
+
+    K(x, y) = phi(x)'phi(y) + [x and y in one leaf] (k(x, y) - phi(x)'phi(y)),
+
+that of partially independent conditionals (Snelson and Ghahramani 2007): positive definite, exact
+within a leaf, and of low rank between leaves. Leaves are cut by values of columns, so that equal
+rows share one. With R_b the residual kernel of a leaf, and S_b = R_b + alpha / weights, let
+
+    G = 1 + sum_b Phi_b' S_b^-1 Phi_b,    beta = G^-1 sum_b Phi_b' S_b^-1 y_b,
+    a_b = S_b^-1 (y_b - Phi_b beta),      f(x) = phi(x)'(beta - Phi_b'a_b) + k(x, X_b) a_b.
+
+The intercept is flat: a and f are those of the targets less b times those of targets that are 1,
+with b such that the coefficients add up to 0. Everything about a leaf is a function of its rows and
+of what all leaves share, and sums of leaves merge.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.linalg.lapack import dpotrf, dtrtri, spotrf, strtri
+
+from .._arrays import to_host
+from .._threads import run_all
+from ..features import FeatureMap, row_codes
+from .solve import Solution
+
+_BALANCED = 0.2  # least share of the rows on a side of a cut, if a column allows it
+_SINGLE_ALPHA = 1e-4  # of the kernel's diagonal: a larger alpha hides the rounding of float32
+_SINGLE_ERROR = 1e-3  # relative residual of a solution in float32 that is good enough
+_LEAST_ROWS = 3000  # of whole leaves, by which penalties are chosen
+_PREDICTED = 512  # rows whose covariances are computed at once, for their diagonal
+
+
+# ---------------------------------------------------------------- leaves
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A cut of rows by the value of a column.
+
+    Parameters
+    ----------
+    column : int
+        The column.
+    value : float
+        The largest value on the left side.
+    left, right : Cut or int
+        What follows; an integer is the number of a leaf.
+    """
+
+    column: int
+    value: float
+    left: Any
+    right: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Leaves of distinct rows, found by cuts near the median of the widest column.
+
+    Parameters
+    ----------
+    root : Cut or int
+        The first cut.
+    n_leaves : int
+        Number of leaves.
+    """
+
+    root: Any
+    n_leaves: int
+
+    @classmethod
+    def of(cls, X, most):
+        """Return the tree of distinct rows with at most so many in a leaf."""
+        leaves = []
+
+        def grown(rows):
+            if len(rows) <= most:
+                leaves.append(rows)
+                return len(leaves) - 1
+            column, value = _cut_of(X[rows])
+            is_left = X[rows, column] <= value
+            return Cut(column, value, grown(rows[is_left]), grown(rows[~is_left]))
+
+        root = grown(np.arange(len(X)))
+        return cls(root, len(leaves))
+
+    def leaf_of(self, X):
+        """Return the number of the leaf of every row."""
+        leaves, waiting = np.zeros(len(X), int), [(self.root, np.arange(len(X)))]
+        while waiting:
+            node, rows = waiting.pop()
+            if isinstance(node, Cut):
+                is_left = X[rows, node.column] <= node.value
+                waiting += [(node.left, rows[is_left]), (node.right, rows[~is_left])]
+            else:
+                leaves[rows] = node
+        return leaves
+
+
+def _cut_of(X):
+    """Return the column and the value of a cut of distinct rows, of which none is empty."""
+    best = None
+    for column in np.argsort(-X.std(axis=0), kind="stable").tolist():
+        values, counts = np.unique(X[:, column], return_counts=True)
+        if len(values) < 2:
+            continue
+        shares = np.cumsum(counts[:-1]) / len(X)
+        place = int(np.argmin(np.abs(shares - 0.5)))
+        side = min(shares[place], 1 - shares[place])
+        # Halfway, so that rounding of float32 moves no row to the other side.
+        value = values[place] + (values[place + 1] - values[place]) / 2
+        value = value if value < values[place + 1] else values[place]
+        if side >= _BALANCED:
+            return column, float(value)
+        if best is None or side > best[0]:
+            best = side, column, float(value)
+    return best[1:]
+
+
+# ---------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What does not depend on targets: distinct rows in the order of their leaves.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map, which projects rows on landmarks.
+    landmarks : FeatureMap
+        Its last step, whose kernel and landmarks live in coordinates of their own.
+    tree : Tree
+        The leaves.
+    X : ndarray of shape (m, d)
+        Distinct rows, in the coordinates of the kernel.
+    bounds : ndarray of int of shape (n_leaves + 1,)
+        Where leaves begin and end.
+    number : ndarray of int of shape (n,)
+        The distinct row of each row.
+    """
+
+    feature_map: FeatureMap
+    landmarks: FeatureMap
+    tree: Tree
+    X: np.ndarray
+    bounds: np.ndarray
+    number: np.ndarray
+
+    @classmethod
+    def of(cls, feature_map, X, most, tree=None):
+        """Return the ground of rows, given the fitted map of landmarks."""
+        landmarks, rows = feature_map.projected(to_host(X))
+        coordinates = landmarks.coordinates(rows)
+        _, first, number = np.unique(row_codes(coordinates), return_index=True, return_inverse=True)
+        distinct = coordinates[first]
+        tree = tree or Tree.of(distinct, most)
+        leaves = tree.leaf_of(distinct)
+        order = np.argsort(leaves, kind="stable")
+        bounds = np.searchsorted(leaves[order], np.arange(tree.n_leaves + 1))
+        number = np.argsort(order)[number]
+        return cls(feature_map, landmarks, tree, distinct[order], bounds, number)
+
+    def located(self, X):
+        """Return the coordinates of rows, and their leaves."""
+        landmarks, rows = self.feature_map.projected(to_host(X))
+        coordinates = landmarks.coordinates(rows)
+        return coordinates, self.tree.leaf_of(coordinates)
+
+    def kernel(self, X, Y):
+        """Return the kernel of all pairs of rows in its coordinates."""
+        return self.landmarks.kernel(X, Y)
+
+    def features(self, X):
+        """Return the features of rows in its coordinates; none for a single leaf, which is exact.
+
+        They are not kept: there are more of them than of anything else.
+        """
+        landmarks = self.landmarks
+        return landmarks.features(X) if self.tree.n_leaves > 1 else np.zeros((len(X), 0))
+
+    def part(self, rows, weights):
+        """Return the `Distinct` rows of some rows, given by their numbers, and their weights."""
+        kept, number = np.unique(self.number[rows], return_inverse=True)
+        bounds = np.searchsorted(kept, self.bounds)
+        return Distinct(self.X[kept], bounds, number, weights), kept
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct:
+    """Distinct rows of a problem, with what repetitions of a row add up to.
+
+    Parameters
+    ----------
+    X, bounds, number
+        As in `Ground`.
+    weights : ndarray of shape (n,)
+        Weights of the rows.
+    """
+
+    X: np.ndarray
+    bounds: np.ndarray
+    number: np.ndarray
+    weights: np.ndarray
+
+    def leaf(self, b):
+        """Return the rows of a leaf as a slice."""
+        return slice(*self.bounds[b : b + 2].tolist())
+
+    @cached_property
+    def totals(self):
+        """Weights of the distinct rows."""
+        return np.bincount(self.number, self.weights, len(self.X))
+
+    def means(self, targets):
+        """Return the weighted means of targets (n, T) of equal rows, (m, T)."""
+        sums = [np.bincount(self.number, self.weights * t, len(self.X)) for t in targets.T]
+        return np.stack(sums, axis=1) / self.totals[:, None]
+
+
+# ---------------------------------------------------------------- what leaves add up to
+
+
+@dataclass(frozen=True, eq=False)
+class LeafSums:
+    """What a leaf adds to the equations of all; of a fixed size, and merged as sums are.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (M, M)
+        Phi' S^-1 Phi.
+    cross : ndarray of shape (M, T)
+        Phi' S^-1 y.
+    """
+
+    gram: np.ndarray
+    cross: np.ndarray
+
+    def merge(self, other):
+        """Return the sums of both."""
+        return LeafSums(self.gram + other.gram, self.cross + other.cross)
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """A leaf whose residual kernel was factorised.
+
+    Parameters
+    ----------
+    features : ndarray of shape (m, M)
+        S^-1 Phi.
+    targets : ndarray of shape (m, T)
+        S^-1 y.
+    inverse : ndarray of shape (m,)
+        Diagonal of S^-1.
+    """
+
+    features: np.ndarray
+    targets: np.ndarray
+    inverse: np.ndarray
+
+
+def factor_of(S, least):
+    """Return C with C'C the inverse of a positive definite matrix, in float32 where that is safe.
+
+    It is where the smallest number on the diagonal of the noise is at least 1e-4 of that of the
+    kernel, and a solution has a residual of at most 1e-3.
+    """
+    if least >= _SINGLE_ALPHA:
+        lower, info = spotrf(S.astype(np.float32), lower=1, clean=1)
+        if not info:
+            lower, info = strtri(lower, lower=1, overwrite_c=1)
+        if not info:
+            probe = np.ones(len(S))
+            solution = lower.T @ (lower @ probe.astype(np.float32))
+            if np.abs(S @ solution - probe).max() <= _SINGLE_ERROR:
+                return lower
+    lower, info = dpotrf(S, lower=1, clean=1)
+    if info:
+        raise LinAlgError(
+            f"alpha is lost in the rounding of a leaf of {len(S)} rows: pass a larger alpha."
+        )
+    return dtrtri(lower, lower=1, overwrite_c=1)[0]
+
+
+def leaf_sums(ground, distinct, b, noise, targets):
+    """Return the `LeafSums` of a leaf and the `Leaf` itself.
+
+    Parameters
+    ----------
+    ground : Ground
+        What has the kernel and the features.
+    distinct : Distinct
+        The rows.
+    b : int
+        The leaf.
+    noise : ndarray of shape (m,)
+        What is added to the diagonal.
+    targets : ndarray of shape (m, T)
+        Targets.
+    """
+    rows = distinct.leaf(b)
+    X = distinct.X[rows]
+    S, features = ground.kernel(X, X), ground.features(X)
+    S -= features @ features.T
+    np.einsum("ii->i", S)[...] += noise[rows]
+    root = factor_of(S, noise[rows].min(initial=np.inf))
+    left, right = root @ features, root @ targets[rows]
+    sums = LeafSums((left.T @ left).astype(float), (left.T @ right).astype(float))
+    inverse = np.einsum("ij,ij->j", root, root)
+    return sums, Leaf(root.T @ left, root.T @ right, inverse.astype(float))
+
+
+@dataclass(frozen=True, eq=False)
+class NearFar:
+    """Kernel ridge regressions of some rows and an alpha.
+
+    Parameters
+    ----------
+    beta : ndarray of shape (M, T + 1)
+        Coefficients of the features, for the targets and then for targets that are 1.
+    coef : ndarray of shape (m, T + 1)
+        Coefficients of the kernel with the distinct rows; NaN in leaves without.
+    inverse : ndarray of shape (m,)
+        Diagonal of the inverse of the kernel plus the noise.
+    intercept : ndarray of shape (T,)
+        Intercepts.
+    total : float
+        Sum of the coefficients for targets that are 1.
+    root : ndarray of shape (M, M)
+        R with R R' = G^-1.
+    """
+
+    beta: np.ndarray
+    coef: np.ndarray
+    inverse: np.ndarray
+    intercept: np.ndarray
+    total: float
+    root: np.ndarray
+
+    @property
+    def centred(self):
+        """Coefficients of the features and of the kernel that add up to 0."""
+        return (
+            self.beta[:, :-1] - self.beta[:, -1:] * self.intercept,
+            self.coef[:, :-1] - self.coef[:, -1:] * self.intercept,
+        )
+
+    @property
+    def centred_inverse(self):
+        """Diagonal of the inverse for an intercept that is flat."""
+        return self.inverse - self.coef[:, -1] ** 2 / self.total
+
+
+def solve_near_far(ground, distinct, means, alpha, leaves=None):
+    """Return the `NearFar` of targets' means at the distinct rows, (m, T).
+
+    Parameters
+    ----------
+    ground, distinct
+        As in `leaf_sums`.
+    means : ndarray of shape (m, T)
+        Means of the targets of equal rows.
+    alpha : float
+        The ridge.
+    leaves : sequence of int, default=None
+        Leaves that stand for all: their sums are multiplied by the number of rows over theirs.
+    """
+    n_leaves = len(distinct.bounds) - 1
+    chosen = range(n_leaves) if leaves is None else leaves
+    chosen = [b for b in chosen if distinct.bounds[b] < distinct.bounds[b + 1]]
+    noise, targets = alpha / distinct.totals, np.column_stack([means, np.ones(len(means))])
+    parts = run_all(lambda b: leaf_sums(ground, distinct, b, noise, targets), chosen)
+    total = parts[0][0]
+    for sums, _ in parts[1:]:
+        total = total.merge(sums)
+    seen = sum(distinct.bounds[b + 1] - distinct.bounds[b] for b in chosen)
+    share = len(distinct.X) / seen
+    n_columns = len(total.gram)
+    lower = cholesky(np.eye(n_columns) + share * total.gram, lower=True)
+    beta = cho_solve((lower, True), share * total.cross)
+    root = solve_triangular(lower, np.eye(n_columns), lower=True).T
+    coef = np.full(targets.shape, np.nan)
+    inverse = np.full(len(targets), np.nan)
+    for b, (_, leaf) in zip(chosen, parts, strict=True):
+        rows = distinct.leaf(b)
+        coef[rows] = leaf.targets - leaf.features @ beta
+        inverse[rows] = leaf.inverse - np.square(leaf.features @ root).sum(axis=1)
+    sums = np.nansum(coef, axis=0)
+    return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(share * sums[-1]), root)
+
+
+def left_out(solution, distinct, targets, alpha):
+    """Return predictions of every row by all others, (n, T); NaN in leaves that were not solved.
+
+    A row of weight w leaves with the part v = min(1, w) of it: with its equals, of the weight W,
+
+        A^-1_ii = (v / W)^2 d + (v / alpha) (1 - v / W),
+        a_i = (v / W) a + (v / alpha) (y_i - mean y).
+
+    Parameters
+    ----------
+    solution : NearFar
+        The solution.
+    distinct : Distinct
+        The rows.
+    targets : ndarray of shape (n, T)
+        Targets of all rows.
+    alpha : float
+        The ridge.
+    """
+    number, means = distinct.number, distinct.means(targets)
+    part = np.minimum(1.0, distinct.weights)
+    share = part / distinct.totals[number]
+    inverse = share**2 * solution.centred_inverse[number] + part / alpha * (1 - share)
+    coef = share[:, None] * solution.centred[1][number]
+    coef = coef + (part / alpha)[:, None] * (targets - means[number])
+    return targets - coef / inverse[:, None]
+
+
+# ---------------------------------------------------------------- what estimators hold
+
+
+@dataclass(frozen=True, eq=False)
+class NearFarSolution(Solution):
+    """Regressions whose values depend on the leaf of a row, and on the rows of that leaf.
+
+    Parameters
+    ----------
+    ground : Ground
+        The leaves and their rows.
+    rows : ndarray of shape (m, V)
+        Coefficients of the kernel with the distinct rows.
+    far : ndarray of shape (n_leaves, M, V)
+        Phi_b'a_b, what the features of a leaf know already.
+    """
+
+    ground: Ground | None = None
+    rows: np.ndarray | None = None
+    far: np.ndarray | None = None
+
+    @property
+    def spread(self):
+        """The `Spread`, which stands in the place of a posterior."""
+        return self.posterior
+
+    def values_at(self, features, X):
+        """Return the regressions at rows, (n, V), given their features."""
+        ground = self.ground
+        coordinates, leaves = ground.located(X)
+        features = features if ground.tree.n_leaves > 1 else features[:, :0]
+        values = features @ self.coef
+        for b in np.unique(leaves):
+            here, rows = leaves == b, slice(*ground.bounds[b : b + 2].tolist())
+            kernel = ground.kernel(coordinates[here], ground.X[rows])
+            values[here] += kernel @ self.rows[rows] - features[here] @ self.far[b]
+        return values * self.unit + self.intercept
+
+    def deviations_at(self, features, X, is_projected):
+        """Return the standard deviations of targets at rows, (n, T)."""
+        return self.spread.deviations(features, X)
+
+    def covariances_at(self, features, X, beyond):
+        """Return the covariances of the targets at rows, (n, n), of noise of variance 1."""
+        return self.spread.covariances(features, X) + np.eye(len(features))
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The posterior of a regression, by the leaf of a row.
+
+    Given the coefficients u of the features, which are normal about beta with the covariance G^-1,
+    the residual of a leaf is a process of its own. With r the residual kernel of a row and the rows
+    of its leaf, the variance of f, for noise of variance alpha, is
+
+        1 - phi'phi - r'S^-1 r + |R'(phi - Phi'S^-1 r)|^2 + (1 - f_1(x))^2 / sum a_1,
+
+    where f_1 and a_1 are those of targets that are 1, since the intercept is flat.
+
+    Parameters
+    ----------
+    ground : Ground
+        The leaves and their rows.
+    solution : NearFar
+        The solution.
+    noise : ndarray of shape (m,)
+        What was added to the diagonal.
+    alpha : float
+        The ridge.
+    deviation : ndarray of shape (T,)
+        Standard deviations of the noise; NaN if there are too few rows to estimate it.
+    freedom : float
+        What the rows are worth.
+    """
+
+    ground: Ground
+    solution: NearFar
+    noise: np.ndarray
+    alpha: float
+    deviation: np.ndarray
+    freedom: float
+
+    def covariances(self, features, X):
+        """Return the covariances of f at rows over the variance of the noise, (n, n)."""
+        ground, solution = self.ground, self.solution
+        coordinates, leaves = ground.located(X)
+        features = features if ground.tree.n_leaves > 1 else features[:, :0]
+        within, through = np.zeros((len(X), len(X))), np.array(features)
+        ones = features @ solution.beta[:, -1]
+        for b in np.unique(leaves):
+            here, rows = np.flatnonzero(leaves == b), slice(*ground.bounds[b : b + 2].tolist())
+            phi, known = features[here], ground.features(ground.X[rows])
+            r = ground.kernel(coordinates[here], ground.X[rows]) - phi @ known.T
+            S = ground.kernel(ground.X[rows], ground.X[rows]) - known @ known.T
+            np.einsum("ii->i", S)[...] += self.noise[rows]
+            root = factor_of(S, 0.0)
+            rooted = root @ r.T
+            block = ground.kernel(coordinates[here], coordinates[here]) - phi @ phi.T
+            within[np.ix_(here, here)] = block - rooted.T @ rooted
+            through[here] -= (rooted.T @ root) @ known
+            ones[here] += r @ solution.coef[rows, -1]
+        through = through @ solution.root
+        gaps = 1 - ones
+        covariances = within + through @ through.T + np.outer(gaps, gaps) / solution.total
+        return covariances / self.alpha
+
+    def deviations(self, features, X):
+        """Return the standard deviations of targets at rows, (n, T)."""
+        parts = []
+        for start in range(0, len(features), _PREDICTED):
+            rows = slice(start, start + _PREDICTED)
+            parts.append(np.diagonal(self.covariances(features[rows], X[rows])))
+        variances = np.maximum(np.concatenate(parts), 0.0)
+        return np.sqrt(variances[:, None] + 1) * self.deviation
+
+
+@dataclass(frozen=True, eq=False)
+class NearFarRows:
+    """All rows, with exact residuals within leaves, in the place of moments of features.
+
+    Parameters
+    ----------
+    ground : Ground
+        The rows.
+    codes : ndarray of int of shape (n,) or None
+        Classes of the rows.
+    targets : ndarray of shape (n, T)
+        Targets in units, where there are no problems among classes.
+    unit : ndarray of shape (T,)
+        The units.
+    weights : ndarray of shape (n,)
+        Weights of the rows.
+    """
+
+    ground: Ground
+    codes: np.ndarray | None
+    targets: np.ndarray
+    unit: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, feature_map, data, most, tree=None):
+        """Return the rows of some data, under a fitted map of landmarks."""
+        ground = Ground.of(feature_map, data.X, most, tree)
+        codes = data.values.values if data.values.classes is not None else None
+        targets = data.values(np.arange(len(data.y)))
+        return cls(ground, codes, targets, data.values.unit, data.weights)
+
+    @property
+    def n_columns(self):
+        """Number of rows of the largest leaf."""
+        return int(np.diff(self.ground.bounds).max())
+
+    def _asked(self, problems, counts):
+        """Yield the rows and targets of each problem, or its level where a side has no rows."""
+        if problems is None:
+            yield np.arange(len(self.targets)), self.targets, None
+            return
+        for problem in problems:
+            if problem.lacks_a_side(counts):
+                yield None, None, problem.only_target(counts)
+                continue
+            of_class = np.zeros((len(counts), problem.targets.shape[1]))
+            of_class[problem.groups] = problem.targets
+            rows = np.flatnonzero(np.isin(self.codes, problem.groups))
+            yield rows, of_class[self.codes[rows]], None
+
+    def solved(self, problems, alpha, sizes=None, noise=None):
+        """Return the `NearFarSolution` of problems among classes, or of all targets.
+
+        With `sizes`, it has the `Spread` of a single problem; see `solve_posterior`.
+        """
+        ground = self.ground
+        counts = None if self.codes is None else np.bincount(self.codes)
+        n_rows, n_leaves = len(ground.X), ground.tree.n_leaves
+        n_columns = ground.features(ground.X[:0]).shape[1]
+        coefs, rows_of, far, intercepts, spread = [], [], [], [], None
+        for rows, targets, level in self._asked(problems, counts):
+            if rows is None:
+                coefs.append(np.zeros((n_columns, len(level))))
+                rows_of.append(np.zeros((n_rows, len(level))))
+                far.append(np.zeros((n_leaves, n_columns, len(level))))
+                intercepts.append(level)
+                continue
+            distinct, kept = ground.part(rows, self.weights[rows])
+            means = distinct.means(targets)
+            solution = solve_near_far(ground, distinct, means, alpha)
+            beta, coef = solution.centred
+            of_rows = np.zeros((n_rows, coef.shape[1]))
+            of_rows[kept] = coef
+            slices = [slice(*pair) for pair in pairwise(ground.bounds.tolist())]
+            far.append(np.stack([ground.features(ground.X[s]).T @ of_rows[s] for s in slices]))
+            coefs.append(beta)
+            rows_of.append(of_rows)
+            intercepts.append(solution.intercept)
+            if sizes is not None:
+                spread = self._spread(solution, distinct, targets, alpha, sizes, noise)
+        intercept = np.concatenate(intercepts)
+        unit = self.unit if problems is None else np.ones(len(intercept))
+        coef, rows, far = np.hstack(coefs), np.hstack(rows_of), np.concatenate(far, axis=2)
+        return NearFarSolution(
+            alpha, coef, unit, intercept * unit, None, None, spread, ground, rows, far
+        )
+
+    def _spread(self, solution, distinct, targets, alpha, sizes, noise):
+        """Return the `Spread` of a solution to all rows."""
+        diagonal = alpha / distinct.totals
+        if noise is not None:
+            deviation = np.full(len(self.unit), np.sqrt(noise))
+            return Spread(self.ground, solution, diagonal, alpha, deviation, distinct.totals.sum())
+        means = distinct.means(targets)
+        within = self.weights @ (targets - means[distinct.number]) ** 2
+        residuals = diagonal[:, None] * solution.centred[1]
+        squares = within + distinct.totals @ residuals**2
+        lost = len(diagonal) - diagonal @ solution.centred_inverse  # the intercept among them
+        freedom = sizes.freedom - lost
+        deviation = np.full(len(self.unit), np.nan)
+        if freedom > 0:
+            deviation = np.sqrt(sizes.scale * squares / freedom) * self.unit
+        return Spread(
+            self.ground, solution, diagonal, alpha * sizes.scale, deviation, sizes.freedom
+        )

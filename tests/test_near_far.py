@@ -1,0 +1,265 @@
+"""Near rows exact, far rows through landmarks: equal to dense matrices, row by row."""
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skrf import ApproxKernelRidge, ApproxKernelRidgeClassifier, ClusterNystroem, RFFSampler
+from skrf.features import as_feature_map
+from skrf.regression.near_far import Ground, Tree, factor_of, left_out, solve_near_far
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(90, 3))
+X[60:75] = X[:15]  # equal rows, with targets of their own
+y = np.column_stack([np.sin(X[:, 0]) + 0.2 * RNG.normal(size=90), X[:, 1] ** 2])
+WEIGHTS = RNG.uniform(0.3, 3.0, 90)
+Q = np.vstack([RNG.normal(size=(20, 3)), X[:3]])
+MAP = ClusterNystroem(12, sigma=0.8, random_state=0)
+KERNELS = {
+    "gaussian": lambda A, B: rbf_kernel(A, B, gamma=0.32),
+    "laplacian": lambda A, B: laplacian_kernel(A, B, gamma=0.8),
+}
+
+
+def near(model=ApproxKernelRidge, **params):
+    given = {"alpha": 0.2, "max_leaf_size": 20, **params}
+    return model(clone(MAP), **given)
+
+
+class Dense:
+    """The kernel as a matrix of all rows, and what follows from it without any trick."""
+
+    def __init__(self, model, rows, weights, alpha, kernel="gaussian"):
+        self.model, self.rows, self.kernel = model, rows, KERNELS[kernel]
+        self.ground = model._fitted.solution.ground
+        self.A = self.between(rows, rows) + np.diag(alpha / weights)
+        inverse = np.linalg.inv(self.A)
+        ones = inverse.sum(axis=1)
+        self.alpha, self.total, self.ones = alpha, ones.sum(), ones
+        self.inverse, self.centred = inverse, inverse - np.outer(ones, ones) / ones.sum()
+
+    def leaves(self, rows):
+        return self.ground.located(rows)[1]
+
+    def between(self, A, B):
+        features = [self.model.feature_map_.transform(rows) for rows in (A, B)]
+        far = features[0] @ features[1].T
+        alike = np.equal.outer(self.leaves(A), self.leaves(B))
+        return np.where(alike, self.kernel(A, B), far)
+
+    def predict(self, Q, targets):
+        coef = self.centred @ targets
+        level = self.ones @ targets / self.total
+        return self.between(Q, self.rows) @ coef + level
+
+    def variances(self, Q):
+        cross = self.between(Q, self.rows)
+        covariances = self.between(Q, Q) - cross @ self.inverse @ cross.T
+        gaps = 1 - cross @ self.ones
+        return (covariances + np.outer(gaps, gaps) / self.total) / self.alpha
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+@pytest.mark.parametrize("alpha", [0.2, 1e-5])  # in float32 and float64
+def test_predictions_are_those_of_the_dense_kernel(kernel, weights, alpha):
+    model = near(alpha=alpha).set_params(feature_map__kernel=kernel).fit(X, y, weights)
+    dense = Dense(model, X, np.ones(90) if weights is None else weights, alpha, kernel)
+    assert len(np.unique(dense.leaves(X))) > 3
+    tolerance = 2e-4 if alpha > 1e-4 else 1e-6
+    assert_allclose(model.predict(Q), dense.predict(Q, y), rtol=tolerance, atol=tolerance)
+    assert np.linalg.eigvalsh(dense.between(X, X)).min() > -1e-10  # positive definite
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+def test_deviations_and_covariances_are_those_of_the_dense_kernel(weights):
+    model = near(noise_variance=0.1).fit(X, y[:, 0], weights)
+    dense = Dense(model, X, np.ones(90) if weights is None else weights, 0.1)
+    expected = 0.1 * (dense.variances(Q) + np.eye(len(Q)))
+    mean, covariances = model.predict(Q, return_cov=True)
+    assert_allclose(covariances, expected, rtol=1e-3, atol=1e-4)
+    assert_allclose(model.predict(Q, return_std=True)[1], np.sqrt(np.diag(expected)), rtol=1e-4)
+    assert_allclose(mean, dense.predict(Q, y[:, 0]), rtol=1e-3, atol=1e-4)
+    # The noise as estimated: residuals over what is left of the rows.
+    free = near().fit(X, y)
+    dense = Dense(free, X, np.ones(90), 0.2)
+    residuals = 0.2 * dense.centred @ y
+    left = 90 - np.trace(np.eye(90) - 0.2 * dense.centred)
+    assert_allclose(free.noise_variance_, (residuals**2).sum(axis=0) / left, rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1e-5])
+@pytest.mark.parametrize("weights", [np.ones(90), WEIGHTS], ids=["plain", "weighted"])
+def test_leave_one_out_is_its_definition(weights, alpha):
+    """A row leaves alone, its equals stay; of a weight above 1 one part leaves."""
+    model = near(alpha=alpha).fit(X, y, weights)
+    ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
+    distinct, _ = ground.part(np.arange(90), weights)
+    solution = solve_near_far(ground, distinct, distinct.means(y), alpha)
+    predicted = left_out(solution, distinct, y, alpha)
+    for i in (0, 7, 33, 60, 89):
+        part = min(1.0, weights[i])
+        rest = weights.copy()
+        rest[i] -= part
+        kept = rest > 1e-12
+        dense = Dense(model, X[kept], rest[kept], alpha)
+        expected = dense.predict(X[i : i + 1], y[kept])[0]
+        assert_allclose(predicted[i], expected, rtol=2e-3 if alpha > 1e-4 else 1e-5, atol=1e-4)
+
+
+def test_a_sample_of_leaves_stands_for_all():
+    feature_map = as_feature_map(clone(MAP).fit(X))
+    ground = Ground.of(feature_map, X, 20)
+    distinct, _ = ground.part(np.arange(90), np.ones(90))
+    means = distinct.means(y)
+    whole = solve_near_far(ground, distinct, means, 0.3)
+    every = solve_near_far(ground, distinct, means, 0.3, range(ground.tree.n_leaves))
+    assert_array_equal(whole.coef, every.coef)
+    some = solve_near_far(ground, distinct, means, 0.3, [0, 2])
+    seen = np.isfinite(some.coef[:, 0])
+    assert seen.sum() == np.diff(ground.bounds)[[0, 2]].sum()
+    errors = left_out(some, distinct, y, 0.3) - y
+    full = left_out(whole, distinct, y, 0.3) - y
+    known = np.isfinite(errors[:, 0])
+    assert np.corrcoef(errors[known, 0], full[known, 0])[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("model", [ApproxKernelRidge, ApproxKernelRidgeClassifier])
+def test_one_leaf_is_the_exact_kernel(model):
+    targets = y[:, 0] if model is ApproxKernelRidge else (y[:, 0] > 0) + (y[:, 1] > 1)
+    exact = model("exact", sigma=0.8, alpha=1e-5).fit(X, targets, WEIGHTS)
+    leaf = near(model, alpha=1e-5, max_leaf_size=90).fit(X, targets, WEIGHTS)
+    method = "predict" if model is ApproxKernelRidge else "decision_function"
+    expected, actual = (getattr(fitted, method)(Q) for fitted in (exact, leaf))
+    assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    assert leaf._fitted.solution.ground.tree.n_leaves == 1
+
+
+@pytest.mark.parametrize("decision", ["auto", "argmax", "one-vs-one"])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_classes_are_those_of_dense_problems(decision, n_classes):
+    labels = np.digitize(y[:, 0], [0.0] if n_classes == 2 else [-0.5, 0, 0.5])
+    model = near(ApproxKernelRidgeClassifier, decision=decision, alpha=1e-3).fit(X, labels)
+    pairs = [(0, 1)] if n_classes == 2 else [(i, j) for i in range(4) for j in range(i + 1, 4)]
+    if decision == "argmax" and n_classes > 2:
+        dense = Dense(model, X, np.ones(90), 1e-3)
+        expected = dense.predict(Q, np.where(labels[:, None] == np.arange(4), 1.0, -1.0))
+        assert_allclose(model.decision_function(Q), expected, rtol=1e-2, atol=2e-3)
+        return
+    values = []
+    for first, second in pairs:
+        rows = np.isin(labels, (first, second))
+        dense = Dense(model, X[rows], np.ones(rows.sum()), 1e-3)
+        values.append(dense.predict(Q, np.where(labels[rows] == second, 1.0, -1.0)))
+    actual, _ = model._values(Q)
+    assert_allclose(actual, np.column_stack(values), rtol=1e-2, atol=3e-3)
+    assert model.decisions_ == ("argmax" if n_classes == 2 else "one-vs-one")
+
+
+def test_a_problem_may_have_no_rows_in_a_leaf(capfd):
+    labels = np.digitize(X[:, 0], [-1, 0, 1])  # classes lie in some leaves only
+    model = near(ApproxKernelRidgeClassifier, max_leaf_size=4, alpha=1e-3).fit(X, labels)
+    assert np.isfinite(model.decision_function(Q)).all() and model.score(X, labels) > 0.9
+    assert capfd.readouterr().out == ""  # LAPACK prints where it gets no rows
+
+
+def test_weights_are_repetitions_and_order_does_not_matter():
+    counts = np.arange(90) % 3 + 1
+    order = RNG.permutation(np.repeat(np.arange(90), counts))
+    weighted = near(alpha=1e-5).fit(X, y, counts)
+    kept = FrozenEstimator(weighted.feature_map_)
+    repeated = ApproxKernelRidge(kept, alpha=1e-5, max_leaf_size=20).fit(X[order], y[order])
+    assert_allclose(repeated.predict(Q), weighted.predict(Q), rtol=1e-6, atol=1e-8)
+
+
+def test_predictions_do_not_depend_on_the_batch():
+    model = near().fit(X, y)
+    whole = model.predict(Q)
+    for i in range(0, len(Q), 5):
+        assert_allclose(model.predict(Q[i : i + 1])[0], whole[i], rtol=1e-9)
+    assert_allclose(model.predict(Q.astype(np.float32)), whole, rtol=1e-3, atol=1e-3)
+    assert_array_equal(pickle.loads(pickle.dumps(model)).predict(Q), whole)
+
+
+def test_leaves_are_pure_and_never_empty():
+    rows = np.round(RNG.normal(size=(500, 4)), 1) * [1, 0, 100, 1]
+    distinct = np.unique(rows, axis=0)
+    tree = Tree.of(distinct, 40)
+    leaves = tree.leaf_of(distinct)
+    sizes = np.bincount(leaves, minlength=tree.n_leaves)
+    assert sizes.min() >= 1 and sizes.max() <= 40
+    assert_array_equal(tree.leaf_of(distinct[::-1])[::-1], leaves)
+    ties = np.column_stack([np.arange(60) // 59, np.arange(60) % 2, np.arange(60) // 2])
+    assert np.bincount(Tree.of(ties.astype(float), 20).leaf_of(ties)).max() <= 20
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.ones((8, 2)),
+        np.repeat(np.eye(3), 40, axis=0),
+        np.column_stack([np.arange(50.0), np.zeros(50)]),
+        np.outer(np.arange(50.0) ** 6, [1, 1e-9]),
+        np.eye(2),
+    ],
+    ids=["all equal", "three rows", "constant column", "heavy", "two rows"],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hostile_tables(rows, dtype):
+    targets = np.arange(len(rows)) % 3.0
+    model = ApproxKernelRidge(ClusterNystroem(5), alpha=1e-3, max_leaf_size=6)
+    model.fit(rows.astype(dtype), targets)
+    assert np.isfinite(model.predict(rows.astype(dtype))).all()
+    classes = np.arange(len(rows)) % 2
+    other = ApproxKernelRidgeClassifier(ClusterNystroem(5), alpha=1e-3, max_leaf_size=6)
+    assert np.isfinite(other.fit(rows.astype(dtype), classes).decision_function(rows)).all()
+
+
+def test_float32_is_used_where_it_is_safe():
+    K = rbf_kernel(X[:60], gamma=0.3)
+    assert factor_of(K + 0.1 * np.eye(60), 0.1).dtype == np.float32
+    assert factor_of(K + 1e-5 * np.eye(60), 1e-5).dtype == np.float64
+    assert factor_of(K + 1e-4 * np.eye(60), 1e-4).dtype in (np.float32, np.float64)
+    with pytest.raises(np.linalg.LinAlgError, match="alpha is lost in the rounding of a leaf"):
+        factor_of(K - np.eye(60), 0.0)
+
+
+def test_what_near_and_far_cannot_do_is_refused_by_name():
+    model = near().fit(X, y)
+    assert not hasattr(model, "partial_fit") and not hasattr(model, "merge")
+    assert not hasattr(model, "component_coef_")
+    with pytest.raises(ValueError, match="max_leaf_size=20 keeps all rows"):
+        near().fit_batches([(X, y)])
+    with pytest.raises(ValueError, match="sample_y draws no functions with max_leaf_size=20"):
+        model.sample_y(Q)
+    with pytest.raises(ValueError, match="max_leaf_size=20 needs a map of landmarks.*RFFSampler"):
+        near().set_params(feature_map=RFFSampler(8)).fit(X, y)
+    with pytest.raises(ValueError, match="max_leaf_size=20 needs alpha to be a number"):
+        near(alpha="evidence").fit(X, y)
+    with pytest.raises(ValueError, match="decision must not be 'discriminants'"):
+        near(ApproxKernelRidgeClassifier, decision="discriminants").fit(X, np.arange(90) % 3)
+    with pytest.raises(ValueError, match="max_leaf_size"):
+        near(max_leaf_size=1).fit(X, y)
+    strict = pytest.importorskip("array_api_strict")
+    with pytest.raises(TypeError, match="max_leaf_size=20 needs rows of NumPy"):
+        near().fit(strict.asarray(X), strict.asarray(y))
+
+
+def test_pipelines_and_sparse_rows():
+    piped = make_pipeline(StandardScaler(), ClusterNystroem(12, sigma=0.8, random_state=0))
+    model = ApproxKernelRidge(piped, alpha=1e-5, max_leaf_size=20).fit(X, y)
+    scaled = StandardScaler().fit(X)
+    plain = near(alpha=1e-5).fit(scaled.transform(X), y)
+    assert_allclose(model.predict(Q), plain.predict(scaled.transform(Q)), rtol=1e-6)
+    sparse = near(alpha=1e-5).fit(sp.csr_array(X), y)
+    assert_allclose(
+        sparse.predict(sp.csr_array(Q)), near(alpha=1e-5).fit(X, y).predict(Q), rtol=1e-6
+    )
