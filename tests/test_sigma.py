@@ -23,9 +23,12 @@ from skrf import (
     KernelRegressor,
     KernelRegressorCV,
     OptimalPositiveRF,
+    QuadratureFourierFeatures,
     RFFSampler,
 )
+from skrf.features.spectra import SPECTRA
 from skrf.graphical import ChainMRF
+from skrf.statistics import PairStatistics
 
 
 @every_mechanism
@@ -147,6 +150,56 @@ def test_none_is_scale_for_every_kernel_of_differences(kernel):
 
 def test_none_is_scale_at_landmarks():
     assert_none_is("scale", ClusterNystroem)
+
+
+# ------------------------------------------------------------------ kernels that are not Gaussian
+
+OTHERS = [(RFFSampler, kernel) for kernel in ("softmax", *SPECTRA)]
+OTHERS += [(ClusterNystroem, "laplacian"), (QuadratureFourierFeatures, "matern32")]
+
+
+@pytest.mark.parametrize(("kind", "kernel"), OTHERS)
+def test_only_the_gaussian_kernel_has_gamma(kind, kernel):
+    fitted = kind(8, kernel=kernel, sigma=0.5, random_state=0).fit(X[:, :2])
+    assert not hasattr(fitted, "gamma_")
+    with pytest.raises(AttributeError, match=f"kernel='gaussian' only, got '{kernel}'"):
+        _ = fitted.gamma_
+    assert kind(8, sigma=0.5).fit(X[:, :2]).gamma_ == 0.125
+
+
+@pytest.mark.parametrize("d", [5, 20, 100])
+@pytest.mark.parametrize("kernel", ["gaussian", *SPECTRA])
+def test_scale_suits_every_kernel(kernel, d):
+    rows = np.random.default_rng(d).normal(size=(2000, d))
+    fitted = RFFSampler(2, kernel=kernel, random_state=0).fit(rows)
+    values = fitted.exact_kernel(rows[:200])[np.triu_indices(200, 1)]
+    assert 0.1 < np.median(values) < 0.3
+    # A function of distances, so shifts do nothing, and units cancel.
+    moved = RFFSampler(2, kernel=kernel, random_state=0).fit(10 * (rows + 3))
+    assert 10 * moved.sigma_ == pytest.approx(fitted.sigma_, rel=1e-9)
+
+
+def test_sigmas_of_the_laplacian_kernel_follow_l1_distances():
+    rng = np.random.default_rng(0)
+    codes = np.eye(10)[rng.integers(0, 10, 300)]  # a category as columns of zeros and ones
+    rows = np.hstack([codes, 100 + rng.normal(size=(300, 3)), np.full((300, 2), 0.1)])
+    distances = pdist(rows, "cityblock")
+    for convert in (np.array, sp.csr_array):
+        for kind in (RFFSampler, ClusterNystroem):
+            scale = kind(8, kernel="laplacian", random_state=0).fit(convert(rows))
+            assert 2 / scale.sigma_ == pytest.approx(np.mean(distances), rel=0.05)
+            median = kind(8, kernel="laplacian", sigma="median", random_state=0)
+            median.fit(convert(rows))
+            assert 1 / median.sigma_ == pytest.approx(np.median(distances), rel=1e-12)
+    parts = RFFSampler(8, kernel="laplacian", random_state=0)
+    for part in np.array_split(rows, 7):
+        parts.partial_fit(part)
+    assert parts.sigma_ == pytest.approx(scale.sigma_, rel=1e-12)
+    # Columns that do not vary say nothing, whatever their means are.
+    constant = RFFSampler(8, kernel="laplacian").fit(np.tile(rows[:1], (300, 1)))
+    assert constant.sigma_ == pytest.approx(np.sqrt(2), rel=1e-15)
+    with pytest.raises(ValueError, match="needs statistics with minimum"):
+        RFFSampler(kernel="laplacian").fit_statistics(PairStatistics.of(rows, sizes=False))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

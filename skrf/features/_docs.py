@@ -61,7 +61,8 @@ random_state : int, RandomState instance or None, default=None
 n_components_ : int
     Number of components.
 sigma_, gamma_ : float
-    The kernel's scale: the multiplier of the inputs, and the gamma of an RBF kernel.
+    The kernel's scale: the multiplier of the inputs, and the gamma of `rbf_kernel`, which only
+    the Gaussian kernel has.
 omega_ : ndarray of shape (n_projections, n_features)
     The projections, not multiplied by sigma; absent with projection="hadamard".
 statistics_ : PairStatistics

@@ -5,9 +5,11 @@ import math
 import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import pdist
+from sklearn.metrics.pairwise import manhattan_distances
 
 from .._arrays import LARGEST, largest_entry, squared_distances
 from ._clusters import representatives, unique_rows
+from .spectra import SPECTRA, Gaussian
 from .streams import MEDIAN
 
 _MEDIAN_ROWS = 1000
@@ -31,7 +33,8 @@ def resolve_sigma(feature_map, statistics, sample):
     if sigma is None:  # the softmax kernel is no function of distances: sigma is part of it
         sigma = 1.0 if feature_map.kernel == "softmax" else "scale"
     if isinstance(sigma, str):
-        sigma = _of_data(sigma, statistics.queries, sample)
+        spectrum = SPECTRA.get(feature_map.kernel, Gaussian())
+        sigma = _of_data(sigma, spectrum, statistics.queries, sample)
     # float32 would overflow in the comparison, and a huge integer in the conversion to float.
     elif (sigma if isinstance(sigma, int) else float(sigma)) > LARGEST:
         raise ValueError(
@@ -62,37 +65,35 @@ def _least_largest(moments):
     return float(np.hypot(moments.mean, np.sqrt(moments.variances)).max())
 
 
-def _of_data(rule, queries, sample):
+def _of_data(rule, spectrum, queries, sample):
     """Return what "scale" or "median" stands for."""
-    if rule == "scale":
-        # The variance of constant data is rounding, which would give an enormous sigma.
-        least = _RELATIVE_ROUNDING**2 * np.mean(queries.mean**2)
-        spread = math.sqrt(len(queries.mean) * queries.entry_variance / 2)
-        is_constant = queries.entry_variance <= least
+    if rule == "median":
+        spread = median_distance(sample, spectrum.metric)
     else:
-        spread = median_distance(sample)
-        is_constant = spread == 0
+        spread = spectrum.scale(queries)
     rows = sample.queries
     largest = _least_largest(queries) if rows is None else largest_entry(rows)
-    if 0 < largest < _SMALLEST or not (is_constant or 1 / LARGEST <= spread < np.inf):
+    if 0 < largest < _SMALLEST or not (spread == 0 or 1 / LARGEST <= spread < np.inf):
         raise ValueError(
             f"X is out of the range of sigma={rule!r}: entries of X must not all be below "
             f"{_SMALLEST:g}, and sigma must come out between 0 and {LARGEST:g}, not as one "
             f"over {spread:.4g}. The largest entry of X is {largest:.4g}."
         )
-    return math.sqrt(2.0) if is_constant else 1 / spread
+    return math.sqrt(2.0) if spread == 0 else 1 / spread
 
 
-def median_distance(sample):
+def median_distance(sample, metric="euclidean"):
     """Return the median distance of at most 1,000 distinct queries, or 0 if all are equal."""
     X, weights, _ = unique_rows(sample.queries, sample.weights)
     chosen, weights = representatives(weights, _MEDIAN_ROWS, sample.rng(MEDIAN))
     X = X[chosen]
     pairs = np.triu_indices(X.shape[0], 1)
-    if sp.issparse(X):
-        distances = np.sqrt(squared_distances(X, X)[pairs])
+    if not sp.issparse(X):
+        distances = pdist(np.asarray(X, dtype=np.float64), metric)
+    elif metric == "cityblock":
+        distances = manhattan_distances(X.astype(np.float64))[pairs]
     else:
-        distances = pdist(np.asarray(X, dtype=np.float64))
+        distances = np.sqrt(squared_distances(X, X)[pairs])
     apart = distances > 0
     if not apart.any():
         return 0.0

@@ -405,7 +405,13 @@ class BaseRandomFeatures(
 
     @property
     def gamma_(self) -> float:
-        """Gamma of the equivalent RBF kernel exp(-gamma |x - y|^2): sigma^2 / 2."""
+        """Gamma of the Gaussian kernel exp(-gamma |x - y|^2); other kernels have none."""
+        kernel = self._known.spec.kernel
+        if kernel != "gaussian":
+            raise AttributeError(
+                f"{type(self).__name__} has gamma_ with kernel='gaussian' only, got {kernel!r}: "
+                "use sigma_."
+            )
         return self.sigma_**2 / 2
 
     @property

@@ -431,7 +431,8 @@ class ClusterNystroem(CentersOfClusters):
     sigma : float, "scale", "median" or None, default=None
         Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), equivalent to gamma="scale" in SVC;
         "median" is one over the median distance between at most 1,000 rows. Both use queries only.
-        None means "scale".
+        With ``kernel="laplacian"``, both follow L1 distances, and "scale" is 2 over an estimate of
+        their mean. None means "scale".
     %(random_state)s
 
     Attributes
@@ -441,7 +442,8 @@ class ClusterNystroem(CentersOfClusters):
     n_components_ : int
         Number of components.
     sigma_, gamma_ : float
-        The kernel's scale: the multiplier of the inputs, and the gamma of an RBF kernel.
+        The kernel's scale: the multiplier of the inputs, and the gamma of `rbf_kernel`, which only
+        the Gaussian kernel has.
     statistics_ : PairStatistics
         Statistics of the distinct rows seen by `fit`.
     n_features_in_ : int

@@ -235,7 +235,8 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
     n_components_ : int
         Number of components.
     sigma_, gamma_ : float
-        The kernel's scale: the multiplier of the inputs, and the gamma of an RBF kernel.
+        The kernel's scale: the multiplier of the inputs, and the gamma of `rbf_kernel`, which only
+        the Gaussian kernel has.
     statistics_ : PairStatistics
         Mergeable statistics of the queries and keys seen by `fit`.
     n_features_in_ : int

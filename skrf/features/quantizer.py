@@ -156,7 +156,8 @@ class ClusterQuantizer(CentersOfClusters):
     n_components_ : int
         Number of components.
     sigma_, gamma_ : float
-        The kernel's scale: the multiplier of the inputs, and the gamma of an RBF kernel.
+        The kernel's scale: the multiplier of the inputs, and the gamma of `rbf_kernel`, which only
+        the Gaussian kernel has.
     statistics_ : PairStatistics
         Statistics of the distinct rows seen by `fit`.
     n_features_in_ : int

@@ -4,6 +4,7 @@ Every spectrum starts from the same coupled standard normal rows, so each kernel
 coupling.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,26 @@ from scipy.special import gammaln, ndtr
 
 from .. import variances
 
+_ROUNDING = 1e-14  # of the mean of thousands of equal numbers, relative to it, with a margin
 
-class ProductSpectrum:
+
+class Spectrum:
+    """Base of all kernels of differences."""
+
+    metric = "euclidean"
+
+    def scale(self, moments):
+        """Return 1/sigma for ``sigma="scale"``, 0 for constant rows.
+
+        The kernel is about exp(-2) at a typical distance: 2 d Var X is the mean squared distance of
+        columns with the same mean.
+        """
+        # The variance of constant rows is rounding, which would give an enormous sigma.
+        is_constant = moments.entry_variance <= _ROUNDING**2 * np.mean(moments.mean**2)
+        return 0.0 if is_constant else math.sqrt(len(moments.mean) * moments.entry_variance / 2)
+
+
+class ProductSpectrum(Spectrum):
     """Base of the kernels that are products over columns.
 
     A column of frequencies is a function of one of Gaussian rows, so that their directions are not
@@ -43,6 +62,19 @@ class ProductSpectrum:
 class Laplacian(ProductSpectrum):
     """exp(-|Delta|_1): Cauchy frequencies."""
 
+    metric = "cityblock"
+
+    def scale(self, moments):
+        """Return half of the mean L1 distance of rows, estimated from the moments.
+
+        In a column of standard deviation s, the mean distance is 2 s / sqrt(pi) if it is normal; it
+        is at most twice the mean of x - min x, which it nearly is if most entries are the minimum.
+        """
+        deviations = np.sqrt(moments.variances)
+        deviations[deviations <= _ROUNDING * np.abs(moments.mean)] = 0.0
+        halves = np.minimum(deviations / math.sqrt(math.pi), moments.mean - moments.minimum)
+        return float(np.maximum(halves, 0.0).sum())
+
     def frequencies(self, rows, rng):
         """Return frequencies made from standard normal rows."""
         return np.tan(np.pi * (ndtr(rows) - 0.5))
@@ -55,6 +87,13 @@ class Laplacian(ProductSpectrum):
 @dataclass(frozen=True)
 class Cauchy(ProductSpectrum):
     """prod_l 1 / (1 + Delta_l^2): Laplace frequencies."""
+
+    def scale(self, moments):
+        """Return the root of half of the mean squared distance.
+
+        With many columns, the kernel is exp(-|Delta|^2), the square of the Gaussian one.
+        """
+        return math.sqrt(2) * super().scale(moments)
 
     def frequencies(self, rows, rng):
         """Return frequencies made from standard normal rows."""
@@ -70,7 +109,7 @@ class Cauchy(ProductSpectrum):
 
 
 @dataclass(frozen=True)
-class Matern:
+class Matern(Spectrum):
     """The Matern kernel of half-integer nu: frequencies of a multivariate t distribution.
 
     Parameters
@@ -112,7 +151,7 @@ class Matern:
         return variances.matern_pair(cdist(X, Y), X.shape[1], self.nu)
 
 
-class Gaussian:
+class Gaussian(Spectrum):
     """exp(-|Delta|^2 / 2), whose frequencies are the Gaussian rows themselves."""
 
     def log_profile(self, distances):

@@ -33,6 +33,8 @@ class RFFSampler(GaussianRandomFeatures):
     %(n_components)s Every projection makes two, so the number must be even, or 1,
         which gives a single cosine with a random phase.
     %(sigma_parameter)s
+        With ``kernel="laplacian"``, both follow L1 distances, and "scale" is 2 over an estimate of
+        their mean; with ``kernel="cauchy"``, "scale" is 1/sqrt(d Var X).
     kernel : str, default="gaussian"
         "gaussian", exp(-sigma^2 \|x - y\|^2 / 2); "softmax", exp(sigma^2 x.y); "laplacian",
         exp(-sigma \|x - y\|_1); "cauchy", the product over columns of
@@ -98,6 +100,10 @@ class RFFSampler(GaussianRandomFeatures):
         self.coupling = coupling
         self.projection = projection
         self.random_state = random_state
+
+    @property
+    def _needs_sizes(self):
+        return self.kernel == "laplacian" and self.sigma in (None, "scale")
 
     @property
     def _is_folded(self):
