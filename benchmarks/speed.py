@@ -134,6 +134,21 @@ def measure_transform(rounds):
         note(f"kernel error, {name}: RBFSampler {errors[0]:.4f}, ours {errors[1]:.4f}")
 
 
+def measure_wide(rounds):
+    """Fits to wide sparse rows, which draw a block of orthogonal rows, and RBFSampler's."""
+    import scipy.sparse as sp
+    from sklearn.kernel_approximation import RBFSampler
+
+    from skrf import RFFSampler
+
+    X = sp.random(300, 200_000, density=0.001, format="csr", random_state=0)
+    peer, ours = RBFSampler(n_components=128, random_state=0), RFFSampler(256, random_state=0)
+    methods = {"peer": lambda: peer.fit(X), "ours": lambda: ours.fit(X)}
+    times = alternate(methods, max(rounds // 3, 3))
+    what = "fit of 128 projections, 300 x 200,000 sparse: RFFSampler / RBFSampler"
+    judge(what, times["ours"], times["peer"], 1.5, at_most=True)
+
+
 def measure_hadamard(rounds):
     """The fast projection against the dense one, the bare transform against fht-cpu and dense."""
     import numpy as np
@@ -592,6 +607,7 @@ def draw(path):
 
 PARTS = {
     "transform": measure_transform,
+    "wide": measure_wide,
     "hadamard": measure_hadamard,
     "attention": measure_attention,
     "masks": measure_masks,

@@ -13,7 +13,7 @@ from scipy import stats
 from scipy.special import ndtr
 from scipy.stats import qmc
 
-from skrf.projections import COUPLINGS, haar_rows
+from skrf.projections import COUPLINGS, blocks, haar_rows
 from skrf.projections.norms import mirrored
 from skrf.projections.simplex import SimplexPlus, simplex_rows
 
@@ -115,6 +115,20 @@ def test_haar_rows_are_uniformly_distributed():
     entries = rows.reshape(DRAWS, -1)
     assert_distribution(entries, lambda x: stats.beta(2.5, 2.5).cdf((1 + x) / 2))
     assert_mean(np.trace(rows, axis1=1, axis2=2), 0.0)
+
+
+@pytest.mark.parametrize("n_rows, d", [(1, 4), (5, 20), (64, 1000)])
+def test_wide_draws_are_those_of_qr_at_less_than_its_cost(n_rows, d, monkeypatch):
+    normals = np.random.default_rng(3).standard_normal((d, n_rows))
+    q, r = np.linalg.qr(normals)
+    expected = (q * np.sign(np.diagonal(r))).T
+    # Reflections take several times as long as products of matrices.
+    monkeypatch.setattr(np.linalg, "qr", lambda *args: pytest.fail("a wide draw uses QR"))
+    for gap in (1e-14, 0.0):  # the last makes rows orthogonal again
+        monkeypatch.setattr(blocks, "_ORTHOGONAL", gap)
+        rows = haar_rows(n_rows, d, np.random.default_rng(3))
+        np.testing.assert_allclose(rows, expected, rtol=0, atol=2e-15)
+        np.testing.assert_allclose(rows @ rows.T, np.eye(n_rows), rtol=0, atol=5e-15)
 
 
 def test_simplex_rows():
