@@ -222,6 +222,11 @@ class KernelSampler(EstimatorBase):
         -------
         ndarray of int of shape (n_samples,) or (n_queries, n_samples)
             Indices of keys.
+
+        Raises
+        ------
+        MemoryError
+            If the draws do not fit into memory.
         """
         check_integer("n_samples", n_samples)
         with naming("random_state"):

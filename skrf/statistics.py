@@ -65,6 +65,8 @@ class Moments:
         With ``sizes=False``, minimum and mean absolute value are NaN instead of being computed.
         """
         weights, exponent, d = sample_weight, 0, X.shape[1]
+        # Besides sums, sparse rows have as few numbers as they please.
+        check_fits(64 * d, f"X with {d} columns", "their means and variances")
         if full:
             check_fits(8 * d * d, f"X with {d} columns", "their covariances")
         if weights is not None:

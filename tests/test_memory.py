@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from estimators import ESTIMATORS
 from instances import KERNELS, MECHANISMS, accepts, couplings, make
+from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import make_pipeline
@@ -36,6 +38,7 @@ from skrf import (
     KernelRegressorCV,
     KernelSampler,
     OptimalPositiveRF,
+    QuadratureFourierFeatures,
     RFFSampler,
     _memory,
 )
@@ -195,6 +198,10 @@ def test_other_sizes_that_no_machine_holds_are_refused():
     for kind in (DenseExponentialRF, AdaptiveRF):
         with refused("X with 3000000 columns", "TiB"):
             kind(8).fit(rows)
+    sampler = KernelSampler(OptimalPositiveRF(8)).fit(X)
+    for queries, size in ((X[0], "32 TiB"), (X, "1.25 PiB")):
+        with refused(f"n_samples={HUGE}", size):
+            sampler.sample(queries, HUGE)
     with refused(f"n_components={HUGE}"):
         skrf.theory.compare(X, n_components=HUGE)
     maps = [OptimalPositiveRF(HUGE), AdaptiveRF(HUGE), GeneralizedMap(HUGE)]
@@ -205,6 +212,22 @@ def test_other_sizes_that_no_machine_holds_are_refused():
             operator(WIDE, WIDE, WIDE)
         with refused(f"n_components={HUGE}"):
             operator.fit(WIDE, WIDE)
+
+
+DENSE = "ApproxKernelAttention", "LocalAttention", "KernelHMM", "ChainMRF", "TreeMRF"
+
+
+@pytest.mark.parametrize("name", [n for n in ESTIMATORS if not n.startswith(DENSE)])
+def test_no_estimator_dies_of_sparse_rows_with_too_many_columns(name, small):
+    """A few numbers, and the most columns that indices of 32 bits allow."""
+    model, n_columns, y = clone(ESTIMATORS[name]()[0]), 2**31 - 1, np.arange(30) % 3
+    places = np.arange(30), n_columns - 1 - y
+    rows = sp.csr_array((np.ones(30), places), shape=(30, n_columns))
+    with refused(f"X with {n_columns} columns"):
+        model.fit(rows, y)
+    if hasattr(model, "fit_batches") and "exact" not in name:
+        with refused(f"X with {n_columns} columns"):
+            model.fit_batches([(rows, y)])
 
 
 def test_what_can_be_held_is_fitted(small):
@@ -218,6 +241,9 @@ def test_what_can_be_held_is_fitted(small):
     with refused("n_components=5000 of ClusterNystroem"):
         ClusterNystroem(5000).fit(np.random.default_rng(0).normal(size=(5000, 2)))
     features = RFFSampler(256, random_state=0).fit(X)
+    assert QuadratureFourierFeatures(10**5).fit(X[:, :1]).n_components_ == 10**5 - 1
+    with refused("n_components=10000000 of QuadratureFourierFeatures", "686"):
+        QuadratureFourierFeatures(10**7).fit(X[:, :2])
     with refused("X with 100000 rows", "256 features"):
         KernelOperator(features, np.zeros((100_000, 3)))
     with refused("Y with 100000 rows", "195"):

@@ -294,6 +294,8 @@ def test_what_it_is_not_for():
         ({"box": [[0, 1]]}, "box must hold a lower and an upper end for each of 2 columns"),
         ({"box": [[0, 1], [3, 2]]}, "box must hold"),
         ({"box": [[0, 1], [3, np.inf]]}, "box must hold"),
+        ({"box": [[-1e308, 1e308], [0, 1]]}, r"box is too large at sigma=.* \[\[-1e\+308, 1e"),
+        ({"box": [[0, 1e100], [0, 1]], "sigma": 1e60}, r"box is too large at sigma=1e\+60"),
         ({"margin": -1.0}, "'margin' parameter"),
         ({"kernel": "cauchy"}, "'kernel' parameter"),
         ({"n_components": 0}, "'n_components' parameter"),
@@ -302,6 +304,14 @@ def test_what_it_is_not_for():
 def test_parameters_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         QuadratureFourierFeatures(**options).fit(box_of(2, 3))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("size", [1e17, 1e149])
+def test_the_widest_boxes_have_their_frequencies(kernel, size):
+    features = QuadratureFourierFeatures(64, sigma=1.0, kernel=kernel, box=[[0, size]])
+    assert features.fit(np.zeros((1, 1))).n_components_ == 63
+    assert len(np.unique(features.omega_)) == 31
 
 
 @settings(deadline=None, max_examples=50)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scipy.optimize import minimize_scalar
 
 from .. import _kernels
-from .._arrays import Kept, largest_entry, like, namespace
+from .._arrays import LARGEST, Kept, largest_entry, like, namespace
 from .._sums import Rows
 from .._typing import RandomState, Sigma
 from .._validation import Interval, StrOptions
@@ -68,23 +68,30 @@ def lattice_of(spectrum, extents, n_columns):
 def _of_gap(spectrum, extents, n_columns, gap):
     """Return the `Lattice` for a gap; None is the radius."""
 
-    def numbers(radius):
-        steps = 2 * math.pi / (extents + (radius if gap is None else gap))
-        most = np.floor(radius * (1 + _EDGE) / steps).astype(int)
-        if np.prod(2.0 * most + 1) > 8 * n_columns + 8:  # the ball holds over half of the box
-            return None, steps
-        grid = np.stack(np.meshgrid(*(np.arange(-n, n + 1) for n in most), indexing="ij"), axis=-1)
-        grid = grid.reshape(-1, len(extents))
-        inside = np.sum((grid * steps) ** 2, axis=1) <= (radius * (1 + _EDGE)) ** 2
-        return grid[inside], steps
+    def steps_at(radius):
+        return 2 * math.pi / (extents + (radius if gap is None else gap))
 
-    low, high = 0.0, 1.0
-    while _is_small(numbers(high)[0], n_columns):
-        low, high = high, 2 * high
+    def is_small(radius):
+        """Return whether the ball has at most so many points, counted line by line."""
+        steps, edge = steps_at(radius), radius * (1 + _EDGE)
+        if np.prod(2 * np.floor(edge / steps) + 1) > 8 * n_columns + 8:  # over half are inside
+            return False
+        lines = _ball(steps[:-1], edge)
+        rest = np.maximum(edge**2 - np.sum((lines * steps[:-1]) ** 2, axis=1), 0.0)
+        return np.sum(2 * np.floor(np.sqrt(rest) / steps[-1]) + 1) <= n_columns
+
+    high = 1.0
+    while is_small(high):
+        high *= 2
+    low = high / 2
+    while not is_small(low):  # 0 alone is small
+        low, high = low / 2, low
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _is_small(numbers(middle)[0], n_columns) else (low, middle)
-    grid, steps = numbers(low * (1 - 1e-6))
+        low, high = (middle, high) if is_small(middle) else (low, middle)
+    radius = low * (1 - 1e-6)
+    steps = steps_at(radius)
+    grid = _ball(steps, radius * (1 + _EDGE))
     # Of opposite frequencies, the one whose first number other than 0 is positive.
     signs = np.sign(grid) @ 3 ** np.arange(len(extents))[::-1]
     chosen = grid[signs > 0]
@@ -99,8 +106,12 @@ def _of_gap(spectrum, extents, n_columns, gap):
     return Lattice(frequencies, weights / weights.sum(), float(bound))
 
 
-def _is_small(grid, n_columns):
-    return grid is not None and len(grid) <= n_columns
+def _ball(steps, radius):
+    """Return the integers whose products with the steps lie in a ball, (n, d)."""
+    most = np.floor(radius / steps).astype(int)
+    axes = np.meshgrid(*(np.arange(-n, n + 1) for n in most), indexing="ij")
+    grid = np.stack(axes, axis=-1).reshape(-1, len(steps)) if axes else np.zeros((1, 0), int)
+    return grid[np.sum((grid * steps) ** 2, axis=1) <= radius**2]
 
 
 def _aliases(spectrum, periods, extents):
@@ -325,6 +336,10 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
         """
         return min(self._known.learned.bound, 2.0)
 
+    def _n_bytes(self, learned, sample):
+        # Of the integers in the box around the ball; the ball itself, of frequencies, is smaller.
+        return 36 * int(self.n_components) * min(learned.n_features, _MOST_COLUMNS)
+
     def _learn(self, learned, statistics):
         if learned.n_features > _MOST_COLUMNS:
             raise ValueError(
@@ -337,6 +352,11 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
             box = _extents(sample)
         else:
             box = _checked_box(self.box, learned.n_features)
+            if not max(learned.sigma, 1.0) * np.abs(box).max() <= LARGEST:
+                raise ValueError(
+                    f"box is too large at sigma={learned.sigma:.4g}: its ends, and sigma times "
+                    f"these, must be between {-LARGEST:g} and {LARGEST:g}, got {self.box!r}."
+                )
         learned.box_ = box
         lengths = (box[:, 1] - box[:, 0]) * learned.sigma
         is_kept = lengths > 0
