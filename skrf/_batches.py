@@ -16,6 +16,7 @@ from ._arrays import to_host
 from ._progress import Progress
 from ._typing import Array
 from ._validation import commit
+from ._warnings import once
 
 SAMPLE_ROWS = 100_000
 _SPARE = 6  # standard deviations of the number of rows below a key
@@ -85,6 +86,7 @@ class Pass:
         return None
 
 
+@once()
 def run_passes(passes, engine):
     """Run each pass of a generator on an engine, and return the generator's result."""
     record = None

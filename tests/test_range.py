@@ -1,5 +1,6 @@
 """Features that vanish or overflow: one warning each, logarithms instead."""
 
+import os
 import re
 import warnings
 from itertools import product
@@ -9,9 +10,25 @@ import pytest
 import scipy.sparse as sp
 from contract import POSITIVE, X, every_mechanism, every_positive, mechanism, one_warning
 from instances import KERNELS, MECHANISMS, accepts, make
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
+
+import skrf
+from skrf import (
+    ApproxKernelRidge,
+    ClusterNystroem,
+    ClusterQuantizer,
+    KernelRegressor,
+    OptimalPositiveRF,
+    RFFSampler,
+)
+from skrf.statistics import PairStatistics
+
+ROWS = [getattr(skrf, name) for name in skrf.__all__]
+ROWS = [kind for kind in ROWS if hasattr(kind, "predict")]
 
 
 @every_positive
@@ -95,6 +112,91 @@ def test_float32_rows_far_from_zero_have_the_features_of_float64(name):
         assert_allclose(method(rows), method(rows.astype(np.float64)), rtol=1e-5, atol=2e-5)
 
 
+def shown(call, action="always"):
+    """Return the warnings of a call, all of which must point at this file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter(action)
+        call()
+    assert {os.path.basename(w.filename) for w in caught} <= {"test_range.py", "<made>"}
+    return [str(w.message) for w in caught]
+
+
+def test_rows_far_from_all_landmarks_are_named():
+    rows = StandardScaler().fit_transform(np.random.default_rng(0).normal(size=(300, 4)))
+    fitted = ClusterNystroem(20, random_state=0).fit(rows)
+    model = Pipeline([("map", fitted), ("ridge", Ridge().fit(fitted.transform(rows), rows[:, 0]))])
+    rows[[7, 9]] = 130.0
+    for Z, words in ((rows, "in 2 of 300 rows, 7, 9,"), (np.full((8, 4), 130.0), "4 and 3 more")):
+        [text] = shown(lambda Z=Z: fitted.transform(Z))
+        assert words in text and "intercept" in text and "standard" not in text
+        assert shown(lambda Z=Z: model.predict(Z)) == [text]
+    with pytest.warns(RuntimeWarning, match="rows, 2, 4, which"):
+        assert_array_equal(model.predict(rows[5:10])[[2, 4]], model[-1].intercept_)
+
+
+def test_a_call_warns_once_for_all_blocks_at_the_line_of_the_user():
+    """scikit-learn's tasks change filters, so that Python forgets what it has shown."""
+    rows = np.random.default_rng(0).normal(size=(5000, 3))
+    steep = OptimalPositiveRF(8, sigma=90.0, random_state=0)
+    for kind in (KernelRegressor, ApproxKernelRidge):
+        model = kind(FeatureUnion([("map", steep)]))
+        for call in (lambda m=model: m.fit(rows, rows[:, 0]), lambda m=model: m.predict(rows)):
+            texts = shown(call)
+            assert sum(text.startswith("Rows of features of X vanished") for text in texts) == 1
+    assert len(shown(lambda: steep.fit(rows).transform(rows))) == 1
+    # A function that a process of joblib gets anew in every task.
+    code = compile("steep.transform(rows)", "<made>", "exec")
+    assert len(shown(lambda: exec(code, {"steep": steep, "rows": rows}), "default")) == 1
+    twice = [exec, exec]
+    assert (
+        len(shown(lambda: [f(code, {"steep": steep, "rows": rows}) for f in twice], "default")) == 1
+    )
+
+
+@pytest.mark.parametrize("kind", [*ROWS, RFFSampler, ClusterNystroem, ClusterQuantizer])
+def test_columns_that_hide_others_are_named_once(kind):
+    pandas = pytest.importorskip("pandas")
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    frame = pandas.DataFrame(rows, columns=["a", "b", "time"]).assign(same=1e9)
+    y = np.arange(60) % 2
+    assert shown(lambda: kind().fit(frame, y)) == []
+    frame["time"] = 1.7e9 + 3e7 * rows[:, 2]
+    hidden = "Columns of X differ in scale by more than 10000: the kernel hardly depends on "
+    [text] = shown(lambda: kind().fit(frame, y))
+    assert text.startswith(hidden + "'a', 'b' beside 'time'. Scale")
+    [text] = shown(lambda: kind().fit(frame.to_numpy(), y))
+    assert text.startswith(hidden + "0, 1 beside 2. Scale")
+    if hasattr(kind(), "fit_batches"):
+        [text] = shown(lambda: kind().fit_batches([(frame, y), (frame, y)]))
+        assert text.startswith(hidden)
+    if "feature_map" in kind().get_params(deep=False):
+        options = {"sigmas": None} if hasattr(kind(), "sigmas") and "Ridge" in kind.__name__ else {}
+        scaled = kind(make_pipeline(StandardScaler(), OptimalPositiveRF(8)), **options)
+        if not hasattr(kind(), "sigmas") or options:
+            assert shown(lambda: scaled.fit(frame, y)) == []
+
+
+def test_columns_that_are_hardly_ever_different_from_zero_hide_nothing():
+    rng = np.random.default_rng(0)
+    pixels = np.round(255 * rng.random((20_000, 6)))
+    pixels[:, 5] = 0
+    pixels[7, 5] = 1  # a deviation of .007, beside 74
+    entries = sp.random(200, 20_000, density=1e-3, format="csr", random_state=0)
+    for rows in (pixels, sp.csr_array(pixels), entries):
+        assert shown(lambda X=rows: RFFSampler(2).fit(X)) == []
+    assert shown(lambda: RFFSampler(2).fit_statistics(PairStatistics.of(pixels))) == []
+    parts = RFFSampler(2).fit(pixels)
+    assert shown(lambda: parts.partial_fit(pixels[:1])) == []
+    # Few numbers beside a category, as a ColumnTransformer stacks them.
+    mixed = sp.hstack(
+        [sp.csr_array(np.eye(9)[rng.integers(0, 9, 500)]), 1e7 * rng.random((500, 1))]
+    )
+    [text] = shown(lambda: RFFSampler(2).fit(mixed))
+    assert "0, 1, 2, 3, 4 and 4 more beside 9." in text
+    softmax = RFFSampler(2, kernel="softmax")
+    assert shown(lambda: softmax.fit(mixed)) == []
+
+
 # ------------------------------------------------------------------ extreme numbers
 
 OWN_WORDS = (
@@ -146,6 +248,7 @@ def says_what_is_wrong(call, *arguments, **options):
         except ValueError as error:
             assert re.search(r"\b(X|Y|keys|sigma)\b", str(error)), error
             return None
+    caught = [w for w in caught if not str(w.message).startswith("Columns of X differ in scale")]
     for warning in caught:
         assert warning.category is RuntimeWarning, warning
         assert re.match("|".join(OWN_WORDS), str(warning.message)), warning

@@ -1,7 +1,5 @@
 """Matrices of a fitted feature map: the kernel, its estimate, and the variance of the estimate."""
 
-import warnings
-
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
@@ -9,6 +7,7 @@ from .._arrays import cast, is_array_api, like, namespace
 from .._sums import log_estimate, signed_product
 from .._typing import Array, Result
 from .._validation import validate_rows
+from .._warnings import warn
 from ._map import as_dtype, in_range, mapped, needs_double
 
 _STANDARD = 1.01  # mean square of the entries of standardised inputs, with room for rounding
@@ -142,18 +141,17 @@ class KernelMatrixMixin:
         return values
 
     def _warn_of_range(self, what, dtype):
-        """Warn with a text that is the same for all data: Python shows it once per location."""
+        """Warn with a text that is the same for all data."""
         queries = self._fitted.statistics.queries
         advice = ["a smaller sigma", "rows of unit norm (scikit-learn's Normalizer)"]
         if np.mean(queries.variances + queries.mean**2) > _STANDARD:
             advice.append("standardised inputs")
         if self.is_positive:
             advice.append("log_transform, which stays finite")
-        warnings.warn(
+        warn(
             f"{what} in {dtype}, in {type(self).__name__}: sigma_ times the norm of a row should "
             f"not be above 10 or so. Use {', '.join(advice[:-1])} or {advice[-1]}.",
             RuntimeWarning,
-            stacklevel=4,
         )
 
 

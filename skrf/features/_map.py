@@ -17,6 +17,7 @@ from .._arrays import LARGEST, cast, constant, is_array_api, largest_entry, name
 from .._sums import Rows, finite
 from .._threads import Scratch, block_rows, run_rows
 from .._typing import Array
+from .._warnings import once
 
 _PRECISE_NORM2 = 256.0  # exponents above which float32 rows are mapped in float64 for accuracy
 _SMALL = 2**16  # number of entries below which threads cost more than they save
@@ -305,8 +306,9 @@ def _by_blocks(feature_map, X, write):
         with np.errstate(over="ignore", invalid="ignore"):
             returned[rows.start or 0] = write(X[rows], out[rows], room)
 
-    if out.size < _SMALL:
-        work(slice(None))
-    else:
-        run_rows(work, len(out), block_rows(*out.shape, X.shape[1]))
+    with once():  # maps of other packages may warn in every block
+        if out.size < _SMALL:
+            work(slice(None))
+        else:
+            run_rows(work, len(out), block_rows(*out.shape, X.shape[1]))
     return out, [returned[start] for start in sorted(returned)]

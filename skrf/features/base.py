@@ -31,6 +31,7 @@ from ..statistics import PairStatistics
 from ._batch_summary import passes_of_fit
 from ._contract import Contract
 from ._fitted import Fitted, Sample
+from ._flaws import warn_of_scales
 from ._kernel_matrix import KernelMatrixMixin
 from ._map import FeatureMap, as_dtype, in_range, mapped, out_of_range, plain_features
 
@@ -164,6 +165,11 @@ class BaseRandomFeatures(
         ValueError
             If a parameter, X, the weights or the keys are invalid; the message names the
             parameter, its value and what is allowed.
+
+        Warns
+        -----
+        UserWarning
+            If columns differ in scale by more than 1e4: the small ones hardly count.
         """
         return self._fit(X, sample_weight, keys, before=None, y=y)
 
@@ -251,6 +257,7 @@ class BaseRandomFeatures(
             )
         draft = draft_of(self)
         draft.n_features_in_ = len(statistics.queries.mean)
+        warn_of_scales(draft, statistics.queries)
         sample = Sample(None, None, None, draw_seed(self.random_state))
         own = copy.deepcopy(statistics)  # those of a fit are read-only
         return commit(self, draft._set(Fitted.to(self._as_spec(), own, sample)))
@@ -270,6 +277,7 @@ class BaseRandomFeatures(
         at its sigma with the same seed, to rounding.
         """
         draft, statistics, sample = self._gather(X, sample_weight, None, y=y)
+        warn_of_scales(draft, statistics.queries, sample.queries)
         fitted = None
 
         def fit(sigma):
@@ -283,6 +291,7 @@ class BaseRandomFeatures(
 
     def _fit(self, X, sample_weight, keys, *, before, y=None):
         draft, statistics, sample = self._gather(X, sample_weight, keys, before=before, y=y)
+        warn_of_scales(draft, statistics.queries, sample.queries if before is None else None)
         spec = self._as_spec() if before is None else before.spec
         draft._set(Fitted.to(spec, statistics, sample, before=before))
         return commit(self, draft)
@@ -541,11 +550,14 @@ class BaseRandomFeatures(
             with serial_blas():
                 has_vanished, has_overflowed = out_of_range(feature_map, features)
         if has_vanished:
-            others = " and others overflowed" if has_overflowed else ""
-            self._warn_of_range(f"Rows of features of {name} vanished{others}", dtype)
+            self._warn_of_vanished(features, name, has_overflowed)
         elif has_overflowed:
             self._warn_of_range(f"Features of {name} overflowed", dtype)
         return features
+
+    def _warn_of_vanished(self, features, name, has_overflowed):
+        others = " and others overflowed" if has_overflowed else ""
+        self._warn_of_range(f"Rows of features of {name} vanished{others}", features.dtype)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

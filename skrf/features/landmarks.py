@@ -25,6 +25,7 @@ from ..projections import DenseProjection
 from ._affine import Affine, about_a_row
 from ._clusters import by_first, centers_of_classes, class_labels, representatives, unique_rows
 from ._docs import document
+from ._flaws import warn_of_far_rows
 from ._map import FeatureMap, signed_rows
 from .base import BaseRandomFeatures
 from .spectra import SPECTRA
@@ -507,6 +508,9 @@ class ClusterNystroem(CentersOfClusters):
     def _assemble(self, learned, draw):
         feature_map = LandmarkMap(SimilarityMap(_LOGS[self.kernel](learned.sigma, learned.centers)))
         return feature_map, feature_map
+
+    def _warn_of_vanished(self, features, name, has_overflowed):
+        warn_of_far_rows(features, name)
 
     def _log_exact_kernel(self, X, Y, sigma):
         if self.kernel == "gaussian":

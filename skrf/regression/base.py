@@ -29,6 +29,7 @@ from .._validation import (
     same,
     validate_rows,
 )
+from .._warnings import note_names, once
 from ..features import check_columns, difference, lacks_rows, prepared
 from .batches import passes
 from .data import Data
@@ -114,21 +115,23 @@ class KernelEstimator(TakesBatches, EstimatorBase):
 
     def _add(self, X, y, sample_weight, *, forget, classes=None):
         draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
-        before, first = draft._fitted, draft._first_rows_
-        if before is None:
-            before = draft._fit_map(data, is_first_batch=not forget)
-            if not forget:
-                first = FirstRows(enough_for(draft.feature_map_)).added(data)
-        elif first is not None:
-            first = first.added(data)
-            if first.ask_for_a_map:
-                draft, data = draft._anew(*first.together, classes)
-                before = draft._fit_map(data, is_first_batch=True)
-        if first is not None:
-            draft._keep(first)
-        draft._finished(before.added(data))
-        if forget:
-            draft._check_fit(data)
+        with once():
+            note_names(draft)
+            before, first = draft._fitted, draft._first_rows_
+            if before is None:
+                before = draft._fit_map(data, is_first_batch=not forget)
+                if not forget:
+                    first = FirstRows(enough_for(draft.feature_map_)).added(data)
+            elif first is not None:
+                first = first.added(data)
+                if first.ask_for_a_map:
+                    draft, data = draft._anew(*first.together, classes)
+                    before = draft._fit_map(data, is_first_batch=True)
+            if first is not None:
+                draft._keep(first)
+            draft._finished(before.added(data))
+            if forget:
+                draft._check_fit(data)
         return commit(self, draft)
 
     def _check_fit(self, data):

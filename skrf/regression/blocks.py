@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from .. import _kernels
 from .._arrays import is_array_api, rows_at_once
 from .._threads import block_rows, map_rows, serial_blas
+from .._warnings import once
 from ..features import in_range
 
 BLOCK_ROWS = 1024
@@ -37,4 +38,5 @@ def beside_threads(feature_map):
 
 
 def _map_in_turn(function, n_rows, size, start=0):
-    return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
+    with once():  # maps of other packages may hold ours, and warn in every block
+        return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]

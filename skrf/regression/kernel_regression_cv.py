@@ -12,6 +12,7 @@ from .._arrays import to_host
 from .._estimator import SIGMAS
 from .._typing import Array, RandomState, Transformer
 from .._validation import HasMethods, Interval, as_numpy, commit, naming
+from .._warnings import note_names, once
 from .batches import HAS_FOLDS, kernel_searches
 from .blocks import beside_threads
 from .classifier import KernelRegressionClassifier
@@ -53,6 +54,7 @@ class _Search:
         self.random_state = random_state
         self.verbose = verbose
 
+    @once()
     def fit(
         self,
         X: Array,
@@ -85,6 +87,7 @@ class _Search:
             uses as many folds of two or more rows as possible.
         """
         draft, data = self._read(X, y, sample_weight)
+        note_names(draft)
         y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
         with naming("cv"):
             splits = Splits.of(

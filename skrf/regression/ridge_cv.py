@@ -15,6 +15,7 @@ from .._estimator import SIGMAS, Unless
 from .._threads import narrow_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import Interval, as_numpy, commit, naming
+from .._warnings import note_names, once
 from ..features import ClusterNystroem
 from .base import KernelEstimator
 from .batches import HAS_FOLDS, passes, ridge_searches
@@ -46,6 +47,7 @@ _CONSTRAINTS = {
 # ---------------------------------------------------------------- what both searches share
 
 
+@once()
 def fit_search(
     self, X: Array, y: Array, sample_weight: Array | None = None, groups: Array | None = None
 ) -> Self:
@@ -74,6 +76,7 @@ def fit_search(
         uses as many folds of two or more rows as possible.
     """
     draft, data = self._read(X, y, sample_weight)
+    note_names(draft)
     if self.sigmas is None and isinstance(self.cv, Integral):
         return commit(self, draft._finished(_fitted_by_leave_one_out(draft, data)))
     choice = searched(_task(draft, data, y, groups))

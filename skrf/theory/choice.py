@@ -12,6 +12,7 @@ from .._sums import log_estimate, log_signed_sum, log_sum_exp
 from .._tables import Table
 from .._typing import Array, Kernel, Result, Sigma
 from .._validation import check_integer
+from .._warnings import once
 from ..features import (
     AdaptiveRF,
     BaseRandomFeatures,
@@ -290,10 +291,11 @@ def compare(
         if kernel == "gaussian" and X.shape[1] <= 3:
             quadrature = QuadratureFourierFeatures(n_components, sigma=sigma)
             feature_maps["quadrature Fourier"] = quadrature
-    table = [
-        _row(name, feature_map, X, Y, rows, keys, random_state)
-        for name, feature_map in checked_feature_maps(feature_maps).items()
-    ]
+    with once():
+        table = [
+            _row(name, feature_map, X, Y, rows, keys, random_state)
+            for name, feature_map in checked_feature_maps(feature_maps).items()
+        ]
     return ComparisonTable(sorted(table, key=lambda row: getattr(row, _CRITERIA[criterion])))
 
 

@@ -11,6 +11,7 @@ from sklearn.base import clone
 from .._arrays import to_host
 from .._typing import Array
 from .._validation import check_positive
+from .._warnings import once
 from ..features import BaseRandomFeatures, QuadratureFourierFeatures
 from ._sample import check_feature_map, check_sides, log_errors_of, log_ratio
 from .concentration import least_bound
@@ -131,6 +132,7 @@ def n_components_for(
     return count * feature_map._columns_per_projection
 
 
+@once()
 def _components_of_bound(feature_map, X, Y, rel_error, quantile, probability):
     """Return the smallest number of components whose errors are probably small enough."""
     if not feature_map.is_unbiased:
