@@ -232,7 +232,7 @@ class KernelSampler(EstimatorBase):
         with naming("random_state"):
             rng = check_random_state(random_state)
         logs, is_one = self._of_queries(q)
-        check_fits(16 * len(logs) * int(n_samples), f"n_samples={n_samples!r}", "draws of queries")
+        check_fits(32 * len(logs) * int(n_samples), f"n_samples={n_samples!r}", "draws of queries")
         with np.errstate(divide="ignore"):
             shares = exp_max_one(logs + np.log(self._levels[-1][:, 0]))
         edges = np.cumsum(shares, axis=1)
