@@ -187,7 +187,7 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
 @contextmanager
 def _task():
     """Use one thread and compiled kernels, so that earlier work here does not affect results."""
-    _kernels.load(np.empty(0), _kernels.MANY_SINES)
+    _kernels.load_all()
     with one_thread():
         yield
 

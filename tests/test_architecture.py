@@ -35,7 +35,7 @@ def layers():
 # yet have their place already.
 LAYERS = layers()
 # These import nothing of the package but names of types. Any part may use all but the data sets.
-SMALL = ("exceptions", "_estimator", "_progress", "_typing")
+SMALL = ("exceptions", "_estimator", "_progress", "_typing", "_warnings")
 FREE = (*SMALL, "datasets")
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # What uses features sees feature maps, the way to get them, and those that it takes by default.

@@ -22,7 +22,6 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
-import skrf._kernels.cpu  # noqa: F401 (tasks load it; the bits of sines depend on it)
 from skrf import (
     AdaptiveRF,
     ApproxKernelRidge,
@@ -33,8 +32,11 @@ from skrf import (
     KernelRegressor,
     OptimalPositiveRF,
     RFFSampler,
+    _kernels,
     _threads,
 )
+
+_kernels.load_all()  # as tasks do: the bits of sines depend on it
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("dask.distributed")

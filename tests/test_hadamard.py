@@ -1,13 +1,18 @@
 """Hadamard projections: kernels against matrices, the law of the rows, every feature map."""
 
+import os
 import pickle
-import sys
+import shutil
 import tracemalloc
+from pathlib import Path
 
 import array_api_strict
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import make_pipeline
 
 import skrf
 from skrf import _kernels
@@ -36,7 +41,7 @@ def draw(coupling="orthogonal", m=40, d=16, seed=0):
 def use(monkeypatch):
     """Return what makes every product use one of the two kernels."""
     chosen = []
-    monkeypatch.setattr(_kernels, "choose", lambda X, work: chosen[-1])
+    monkeypatch.setattr(_kernels, "of_transforms", lambda X: chosen[-1])
     return chosen.append
 
 
@@ -71,14 +76,84 @@ def test_transform(kernel, dtype):
         np.testing.assert_allclose(result, X.astype(np.float64) @ H, **close)
 
 
-def test_choice_of_kernel(monkeypatch):
-    X = np.zeros((2, 16))
-    assert _kernels.choose(X, _kernels.LARGE) is cpu
-    assert _kernels.choose(X, 1) is cpu  # loaded: by this file
-    assert _kernels.choose(X.astype(np.float16), _kernels.LARGE) is plain
-    assert _kernels.choose(array_api_strict.asarray(X), _kernels.LARGE) is plain
-    monkeypatch.delitem(sys.modules, "skrf._kernels.cpu")
-    assert _kernels.choose(X, _kernels.LARGE - 1) is plain
+@pytest.fixture
+def unused(monkeypatch, tmp_path):
+    """Begin as a new process does, whose cache of compiled code is empty; return its folder."""
+    monkeypatch.setattr(_kernels, "_transformed", {"float32": 0, "float64": 0})
+    monkeypatch.setattr(_kernels, "_made", 0)
+    monkeypatch.setattr(_kernels, "MANY_TRANSFORMED", 2**20)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_transforms_are_compiled_once_all_calls_repay_it(unused):
+    """Per dtype; loaded modules and arrays of other libraries do not count."""
+    for dtype, times in ((np.float32, 4), (np.float64, 2)):
+        X = np.zeros((2, 16), dtype)
+        for _ in range(times):
+            assert _kernels.of_transforms(X) is plain
+            _kernels.load(X, 0, 2**20)
+        assert _kernels.of_transforms(X) is cpu
+        assert _kernels.of_transforms(array_api_strict.asarray(X)) is plain
+    assert _kernels._made == 0
+
+
+def test_a_compiled_version_on_disk_is_repaid_earlier(unused):
+    X, folder = np.zeros(1, np.float32), unused / "_kernels_0123"
+    folder.mkdir()
+    source = Path(_kernels.__file__).with_name("cpu.py")
+    stale = folder / "cpu._project_rows-float32-some-1.py311.nbi"
+    stale.write_text("")
+    os.utime(stale, (0, 0))
+    _kernels.load(X, 0, 2**20)
+    assert _kernels.of_transforms(X) is plain
+    shutil.copystat(source, stale)
+    _kernels.load(np.zeros(1), 0, 2**19)
+    _kernels.load(X, 0, 2**16 - 1)  # small calls do not count
+    assert _kernels.of_transforms(X) is plain
+    _kernels.load(X, 0, 2**16)
+    assert _kernels.of_transforms(X) is cpu
+    assert _kernels.of_transforms(np.zeros(1)) is plain
+
+
+def _fit(model, X):
+    return model.fit(X, X[:, 0])
+
+
+PUBLIC = {
+    "transform": lambda f, X: f.transform(X),
+    "regression": lambda f, X: _fit(skrf.KernelRegressor(FrozenEstimator(f)), X),
+    "attention": lambda f, X: skrf.ApproxKernelAttention(clone(f))(X, X[:9], X[:9]),
+    "pipeline": lambda f, X: _fit(skrf.ApproxKernelRidge(make_pipeline("passthrough", f)), X),
+}
+
+
+@pytest.mark.parametrize("call", PUBLIC)
+def test_public_calls_count_their_transforms(call, unused):
+    """What all of a call goes through counts at once, however it is cut into blocks."""
+    n, m, d = 700, 512, 256
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32) / 16
+    features = skrf.OptimalPositiveRF(m, projection="hadamard", random_state=0).fit(X)
+    assert _kernels._transformed == {"float32": 0, "float64": 0}
+    PUBLIC[call](features, X)
+    work = 3 * m * n
+    assert work <= _kernels._transformed["float32"] <= 1.02 * work
+    PUBLIC[call](features, X)
+    PUBLIC[call](features, X)
+    assert _kernels._transformed == {"float32": 3 * work, "float64": 0} or call == "attention"
+    PUBLIC[call](features, X)
+    assert _kernels.of_transforms(X) is cpu and _kernels.of_transforms(np.zeros(1)) is plain
+
+
+def test_what_compiled_transforms_go_through():
+    for coupling, d, expected in (
+        ("simplex", 256, 3 * 512),
+        ("simplex+", 256, (3 + 5) * 512),
+        ("simplex", 300, 0),  # other orders than 2^k run plain
+        ("simplex+", 300, 5 * 640),  # but for sweeps
+        ("simplex+", 128, 0),  # and products with a matrix need none
+    ):
+        assert draw(coupling, 500, d).n_transformed == expected
 
 
 # -------------------------------------------------------------------------------- projections
@@ -105,7 +180,7 @@ def explicit_matrix(projection):
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("m, d", [(40, 16), (1, 16), (150, 54), (5, 13), (1, 129), (170, 130)])
 def test_products_are_those_with_the_matrix(coupling, m, d, use):
-    """Of both kernels; up to the order 128 products are with the matrix itself."""
+    """Of both kernels; at small orders, products are with the matrix itself."""
     rng = np.random.default_rng(1)
     drawn, turn = draw(coupling, m, d), rng.normal(size=(d, d))
     # One of them takes two blocks of rows.
@@ -324,11 +399,13 @@ def test_what_is_not_drawn_raises():
 
 
 def test_the_faster_of_matrix_and_transform_is_taken():
-    for d, is_fast in ((128, False), (129, True)):
-        projection = draw("simplex", 200, d)
-        projection.multiply(np.ones((50, d)))
-        # No matrix is made for a transform.
-        assert bool(projection._kept._values) != is_fast
+    fast = {128: "", 129: "", 224: "", 225: "48", 300: "8", 320: "8", 321: "48", 512: "48"}
+    for d, kinds in fast.items():
+        for kind in "48":
+            projection = draw("simplex", 200, d)
+            projection.multiply(np.ones((50, d), f"f{kind}"))
+            # No matrix is made for a transform.
+            assert bool(projection._kept._values) != (kind in kinds)
 
 
 def test_the_matrix_of_a_small_order_is_made_once_and_not_pickled():

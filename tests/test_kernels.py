@@ -1,6 +1,5 @@
 """Compiled kernels and numba's cache of them: where there is none, damage, several dtypes."""
 
-import io
 import os
 import shutil
 import subprocess
@@ -12,8 +11,8 @@ import numpy as np
 import pytest
 
 import skrf
-from skrf import PositiveRF, _kernels
-from skrf._kernels import cpu, plain
+from skrf import RFFSampler
+from skrf._kernels import cpu
 
 BOTH = """
 import numpy as np
@@ -31,14 +30,12 @@ LARGE = """
 import sys
 
 import numpy as np
-from skrf import PositiveRF, _kernels
+from skrf import RFFSampler, _kernels
 
-X = np.random.default_rng(0).normal(size=(50, 144)) / 4
-_kernels.LARGE = 50 * 3 * 160 * 4  # four blocks of that order
-model = PositiveRF(512, projection="hadamard", random_state=0, sigma=1.0).fit(X)
-model.transform(X[1:])
-assert "skrf._kernels.cpu" not in sys.modules
-np.save(sys.stdout.buffer, model.transform(X))
+X = np.random.default_rng(0).normal(size=(2**11, 256))
+_kernels.MANY_TRANSFORMED = X.shape[0] * 256 * 3 * 2 // 4  # without a cache, four times that
+sampler = RFFSampler(512, projection="hadamard", random_state=0, sigma=1.0)
+np.save(sys.stdout.buffer, sampler.fit_transform(X)[:50])
 assert "skrf._kernels.cpu" in sys.modules
 """
 
@@ -65,12 +62,11 @@ def sealed(tmp_path):
     return {"PYTHONPATH": str(tmp_path), "HOME": home, "XDG_CACHE_HOME": home}
 
 
-def test_a_large_call_needs_no_cache(sealed, monkeypatch):
-    found = np.load(io.BytesIO(run("-c", LARGE, **sealed)))
-    X = np.random.default_rng(0).normal(size=(50, 144)) / 4
-    monkeypatch.setattr(_kernels, "choose", lambda X, work: plain)
-    model = PositiveRF(512, projection="hadamard", random_state=0, sigma=1.0).fit(X)
-    np.testing.assert_allclose(found, model.transform(X), rtol=1e-12)
+def test_a_large_call_needs_no_cache(sealed, tmp_path):
+    (tmp_path / "out.npy").write_bytes(run(LARGE, **sealed))
+    X = np.random.default_rng(0).normal(size=(2**11, 256))[:50]
+    expected = RFFSampler(512, projection="hadamard", random_state=0, sigma=1.0).fit(X).transform(X)
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=0, atol=1e-13)
 
 
 def test_no_two_compiled_versions_share_a_file_and_damaged_ones_cost_only_time(tmp_path):

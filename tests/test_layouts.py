@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 from sklearn.frozen import FrozenEstimator
 
 import skrf
-import skrf._kernels.cpu  # noqa: F401 (compiled code reads memory without checks)
 from skrf import (
     ApproxKernelRidge,
     ApproxKernelRidgeClassifierCV,
@@ -24,10 +23,13 @@ from skrf import (
     OptimalPositiveRF,
     RelevanceScaler,
     RFFSampler,
+    _kernels,
     exact_attention,
 )
 from skrf.attention import ApproxKernelAttention, ToeplitzMask
 from skrf.graphical import ChainMRF, KernelHMM, TreeMRF
+
+_kernels.load_all()  # compiled code reads memory without checks
 
 # ------------------------------------------------------------------ layouts
 

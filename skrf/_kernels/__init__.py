@@ -1,53 +1,69 @@
 """Kernels in two versions that agree to rounding: plain array-API code and compiled code.
 
-Both modules have `project`, `pull_back` and `sine_cosine`; `choose` picks one for an
-input. `plain` serves every array library and is the oracle; `cpu` needs numba, whose import costs
-as much as many small calls, so only a large call loads it. Both sum in the dtype of the input:
-which one ran moves results by rounding errors, never more.
+Both modules have `project`, `pull_back`, `sweep`, `sweep_back` and `sine_cosine`. `plain` serves
+every array library and is the oracle; `cpu` needs numba, whose import and first calls cost as much
+as many small calls. Public calls tell `load` how much they are about to do; once all calls of the
+process together have done so much that compiled code repays what it costs, `cpu` serves them. Both
+sum in the dtype of the input: which one ran moves results by rounding errors, never more.
 """
 
-import sys
+import os
+from pathlib import Path
 
 import numpy as np
 
 from .._arrays import is_array_api
 from . import plain
 
-# Loading numba and the cached kernels takes about 0.4 s; the compiled transform saves 1.5 to 7 ns
-# an element, so this many elements earn back a good part of it in one call.
-LARGE = 2**25
 # NumPy's sines and cosines are scalar in float64, fifty times slower than the compiled ones: over
 # this many they lose a third of that time. In float32 they are vectorised; 1/`_SINGLE` is lost.
 MANY_SINES, _SINGLE = 2**23, 64
-_SMALL = 2**16  # features of calls that do not count: many single rows need no compiled code
+# Elements of 4 bytes that transforms go through; those of 8 take twice as long. On two threads,
+# plain ones take .8 s, and compiled ones half as long after .5 s for the import and the first call,
+# with 1.5 s more where numba's cache on disk has nothing.
+MANY_TRANSFORMED, _TO_COMPILE = 2**29, 4
+_SMALL = 2**16  # work of calls that do not count: many single rows need no compiled code
+
 _made = 0  # features in float64, or as many in float32 as lose the same time
+_transformed = {"float32": 0, "float64": 0}  # inf where compiled code is in use
 
 
-def choose(X, work):
-    """Return the module whose functions serve X.
-
-    The rule: `plain` for arrays of other libraries and for dtypes other than float32 and float64;
-    `cpu` if it is loaded already or the work is large; otherwise `plain`.
+def load(X, n_sines, n_transformed=0):
+    """Take note of the work of a call, and use compiled code from when all calls repay it.
 
     Parameters
     ----------
     X : array or sparse matrix
-        Rows to be transformed, at once or in blocks.
-    work : int
-        Number of elements that all transforms of the call produce together.
-
-    Returns
-    -------
-    module
-        `plain` or `cpu`.
+        The input, or an empty array of its dtype.
+    n_sines : int
+        Number of sines and cosines that the call makes.
+    n_transformed : int, default=0
+        Number of elements that its fast transforms go through.
     """
-    if is_array_api(X) or X.dtype not in (np.float32, np.float64):
-        return plain
-    if f"{__name__}.cpu" in sys.modules or work >= LARGE:
-        from . import cpu
+    global _made
+    if not _is_compiled(X):
+        return
+    if n_sines >= _SMALL:
+        _made += n_sines // _SINGLE if X.dtype == np.float32 else n_sines
+    if n_transformed >= _SMALL:
+        name = X.dtype.name
+        _transformed[name] += n_transformed * X.dtype.itemsize // 4
+        if _transformed[name] >= MANY_TRANSFORMED * (1 if _is_cached(name) else _TO_COMPILE):
+            _transformed[name] = np.inf
+    if _made >= MANY_SINES or np.inf in _transformed.values():
+        _cpu()
 
-        return cpu
-    return plain
+
+def load_all():
+    """Use compiled code from now on, however small the calls are."""
+    global _made
+    _made = max(_made, MANY_SINES)
+    _transformed.update(float32=np.inf, float64=np.inf)
+
+
+def of_transforms(X):
+    """Return the module whose transforms serve X: `plain` or `cpu`."""
+    return _cpu() if _is_compiled(X) and _transformed[X.dtype.name] == np.inf else plain
 
 
 def sine_cosine(products, amplitude, out):
@@ -56,27 +72,43 @@ def sine_cosine(products, amplitude, out):
     Parameters
     ----------
     products : ndarray of shape (n, m)
-        P, or a block of its rows; `load` decides when compiled code pays.
+        P, or a block of its rows.
     amplitude : ndarray of shape (n,) or None
         The amplitudes, or None for 1.
     out : ndarray of shape (n, 2 m)
         Array to write to.
     """
-    choose(products, 0).sine_cosine(products, amplitude, out)
+    is_compiled = _made >= MANY_SINES and _is_compiled(products)
+    (_cpu() if is_compiled else plain).sine_cosine(products, amplitude, out)
 
 
-def load(X, work):
-    """Load compiled sines and cosines once the features of all calls are so many that they pay.
+def _is_compiled(X):
+    """Return whether there is compiled code for the library and the dtype of X."""
+    return not is_array_api(X) and X.dtype in (np.float32, np.float64)
 
-    Parameters
-    ----------
-    X : array or sparse matrix
-        The input.
-    work : int
-        Number of elements that the call produces.
+
+def _cpu():
+    from . import cpu
+
+    return cpu
+
+
+def _is_cached(dtype):
+    """Return whether numba's cache on disk has transforms of a dtype, without importing numba.
+
+    A wrong answer costs time alone. Folders are those that numba looks into, in its order.
     """
-    global _made
-    if work >= _SMALL:
-        _made += work // _SINGLE if X.dtype == np.float32 else work
-    if _made >= MANY_SINES:
-        choose(X, LARGE)
+    source = Path(__file__).with_name("cpu.py")
+    given, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    places = [(source.parent, "__pycache__"), (Path(home or Path.home() / ".cache"), "numba/*")]
+    if given:
+        places = [(Path(given), "*")]
+    files = (
+        file
+        for folder, below in places
+        for file in folder.glob(f"{below}/cpu._project_rows-{dtype}-*.nbi")
+    )
+    try:
+        return any(file.stat().st_mtime >= source.stat().st_mtime for file in files)
+    except OSError:
+        return False

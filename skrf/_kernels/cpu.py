@@ -5,9 +5,9 @@ the GIL; numba compiles each one per dtype at its first call and, where it can, 
 
 The fast transform has constant geometry (Pease): every pass joins neighbours x_{4g}, ..., x_{4g+3}
 and writes the four results a quarter of the row apart. After all passes every index is back in
-place, whatever the order. All passes are one loop over contiguous memory between two different
-arrays, which the compiler turns into full vectors; butterflies in place at strides 1, 2, 4, 8 are
-not vectorised.
+place, whatever the power of two. All passes are one loop over contiguous memory between two
+different arrays, which the compiler turns into full vectors; butterflies in place at strides 1, 2,
+4, 8 are not vectorised. Other orders run plain: products with Paley's matrices are faster there.
 """
 
 import threading
@@ -23,6 +23,8 @@ from numpy.lib.stride_tricks import as_strided
 from . import plain
 
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
+# Compiled into other functions alone: wrappers for Python and C would take a third of the time.
+_INNER = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _CPU = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
 
 
@@ -78,165 +80,114 @@ def _read_only(array):
     return view
 
 
-@njit(**_OPTIONS)
-def _pass_four(x, y):
-    quarter = x.shape[0] // 4
-    for g in range(quarter):
-        a, b = x[4 * g], x[4 * g + 1]
-        c, d = x[4 * g + 2], x[4 * g + 3]
-        y[g] = (a + b) + (c + d)
-        y[quarter + g] = (a - b) + (c - d)
-        y[2 * quarter + g] = (a + b) - (c + d)
-        y[3 * quarter + g] = (a - b) - (c - d)
-
-
-@njit(**_OPTIONS)
-def _pass_two(x, y):
-    half = x.shape[0] // 2
-    for g in range(half):
-        a, b = x[2 * g], x[2 * g + 1]
-        y[g] = a + b
-        y[half + g] = a - b
-
-
-@njit(**_OPTIONS)
-def _copy(x, y):
-    for j in range(x.shape[0]):
-        y[j] = x[j]
-
-
-@njit(**_OPTIONS)
-def _sylvester(x, scratch):
-    """Transform x of length 2^k in place."""
-    left = x.shape[0]
-    while left >= 16:
-        _pass_four(x, scratch)
-        _pass_four(scratch, x)
-        left //= 16
-    if left == 8:
-        _pass_four(x, scratch)
-        _pass_two(scratch, x)
-    elif left == 4:
-        _pass_four(x, scratch)
-        _copy(scratch, x)
-    elif left == 2:
-        _pass_two(x, scratch)
-        _copy(scratch, x)
-
-
-@njit(**_OPTIONS)
-def _transform(x, scratch, base):
-    """Transform x in place by base (x) Sylvester."""
-    n_parts = base.shape[0]
-    power = x.shape[0] // n_parts
-    for p in range(n_parts):
-        segment = slice(p * power, (p + 1) * power)
-        _sylvester(x[segment], scratch[segment])
-    if n_parts == 1:
-        return
-    for p in range(n_parts):
-        total = scratch[p * power : (p + 1) * power]
-        total[:] = 0
-        for q in range(n_parts):
-            sign = base[p, q]
-            segment = x[q * power : (q + 1) * power]
-            for j in range(power):
-                total[j] += sign * segment[j]
-    _copy(scratch, x)
+@njit(**_INNER)
+def _transform(both, side):
+    """Transform both[side] of length 2^k by H, and return the side that holds the result."""
+    order = both.shape[1]
+    quarter, half, left = order // 4, order // 2, order
+    while left >= 4:
+        x, y = both[side], both[1 - side]
+        for g in range(quarter):
+            a, b, c, d = x[4 * g], x[4 * g + 1], x[4 * g + 2], x[4 * g + 3]
+            y[g] = (a + b) + (c + d)
+            y[quarter + g] = (a - b) + (c - d)
+            y[2 * quarter + g] = (a + b) - (c + d)
+            y[3 * quarter + g] = (a - b) - (c - d)
+        side, left = 1 - side, left // 4
+    if left == 2:
+        x, y = both[side], both[1 - side]
+        for g in range(half):
+            a, b = x[2 * g], x[2 * g + 1]
+            y[g] = a + b
+            y[half + g] = a - b
+        side = 1 - side
+    return side
 
 
 # The row sum is vectorised only if its terms may be added in another order.
-@njit(fastmath={"reassoc", "nsz", "contract"}, **_OPTIONS)
-def _simplex(x, a, b, c):
-    last = x.shape[0] - 1
+@njit(fastmath={"reassoc", "nsz", "contract"}, **_INNER)
+def _sum(x):
     total = x[0] - x[0]
-    for j in range(last):
+    for j in range(x.shape[0]):
         total += x[j]
-    for j in range(last):
-        x[j] = a * x[j] - b * total
-    x[last] = c * total
-
-
-@njit(fastmath={"reassoc", "nsz", "contract"}, **_OPTIONS)
-def _simplex_adjoint(x, a, b, c):
-    last = x.shape[0] - 1
-    total = x[0] - x[0]
-    for j in range(last):
-        total += x[j]
-    shift = c * x[last] - b * total
-    for j in range(last):
-        x[j] = a * x[j] + shift
-    x[last] = 0
+    return total
 
 
 @_Kernel
-def _project_rows(X, diagonals, lengths, base, weights, out):
+def _project_rows(X, diagonals, lengths, weights, out):
     # Both arrays of a row stay in the L1 cache through all layers.
     n_blocks, n_layers, order = diagonals.shape
     d = X.shape[1]
-    row = np.empty(order, X.dtype)
-    scratch = np.empty(order, X.dtype)
+    both = np.empty((2, order), X.dtype)
     for k in range(n_blocks):
         cut = lengths[k * order : (k + 1) * order]
+        m = cut.shape[0]
         a, b, c = weights[k]
         for i in range(X.shape[0]):
-            row[d:] = 0
-            _copy(X[i], row)
+            side, row, x = np.intp(0), both[0], X[i]
+            for j in range(d):  # slices would take seconds to compile
+                row[j] = x[j]
+            for j in range(d, order):
+                row[j] = 0
             for layer in range(n_layers):
-                diagonal = diagonals[k, layer]
+                row, diagonal = both[side], diagonals[k, layer]
                 for j in range(order):
                     row[j] *= diagonal[j]
-                _transform(row, scratch, base)
+                side = _transform(both, side)
+            row, target = both[side], out[i, k * order : k * order + m]
             if a != 0:
-                _simplex(row[: cut.shape[0]], a, b, c)
-            target = out[i, k * order : k * order + cut.shape[0]]
-            for j in range(cut.shape[0]):
+                total = _sum(row[: m - 1])
+                for j in range(m - 1):
+                    row[j] = a * row[j] - b * total
+                row[m - 1] = c * total
+            for j in range(m):
                 target[j] = cut[j] * row[j]
 
 
 @_Kernel
-def _pull_back_rows(G, diagonals, lengths, base, weights, out):
+def _pull_back_rows(G, diagonals, lengths, weights, out):
     n_blocks, n_layers, order = diagonals.shape
-    row = np.empty(order, G.dtype)
-    scratch = np.empty(order, G.dtype)
+    both = np.empty((2, order), G.dtype)
     for k in range(n_blocks):
         cut = lengths[k * order : (k + 1) * order]
         m = cut.shape[0]
         a, b, c = weights[k]
         for i in range(G.shape[0]):
-            segment = G[i, k * order : k * order + m]
-            row[m:] = 0
+            side, row, segment = np.intp(0), both[0], G[i, k * order : k * order + m]
+            for j in range(m, order):
+                row[j] = 0
             for j in range(m):
                 row[j] = cut[j] * segment[j]
             if a != 0:
-                _simplex_adjoint(row[:m], a, b, c)
+                shift = c * row[m - 1] - b * _sum(row[: m - 1])
+                for j in range(m - 1):
+                    row[j] = a * row[j] + shift
+                row[m - 1] = 0
             for layer in range(n_layers - 1, -1, -1):
-                _transform(row, scratch, base)
-                diagonal = diagonals[k, layer]
+                side = _transform(both, side)
+                row, diagonal = both[side], diagonals[k, layer]
                 for j in range(order):
                     row[j] *= diagonal[j]
-            target = out[i]
+            row, target = both[side], out[i]
             for j in range(target.shape[0]):
                 target[j] += row[j]
 
 
-def _base(order, dtype, transposed=False):
-    matrix = plain.hadamard_matrix(plain.split_order(order)[0]).astype(dtype)
-    return np.ascontiguousarray(matrix.T) if transposed else matrix
-
-
 def project(X, diagonals, lengths, simplices, out):
     """Write products with the rows of structured blocks into `out`; see `plain.project`."""
-    base, weights = _base(diagonals.shape[2], X.dtype), _weights(diagonals, lengths, simplices)
-    _project_rows(_read_only(X), diagonals, lengths, base, weights, out)
+    if not plain.is_power_of_two(diagonals.shape[2]):
+        return plain.project(X, diagonals, lengths, simplices, out)
+    weights = _weights(diagonals, lengths, simplices)
+    _project_rows(_read_only(X), diagonals, lengths, weights, out)
     return out
 
 
 def pull_back(G, diagonals, lengths, simplices, out):
     """Add products of G with structured blocks to `out`; see `plain.pull_back`."""
-    base = _base(diagonals.shape[2], G.dtype, transposed=True)
+    if not plain.is_power_of_two(diagonals.shape[2]):
+        return plain.pull_back(G, diagonals, lengths, simplices, out)
     weights = _weights(diagonals, lengths, simplices)
-    _pull_back_rows(_read_only(G), diagonals, lengths, base, weights, out)
+    _pull_back_rows(_read_only(G), diagonals, lengths, weights, out)
     return out
 
 
@@ -259,111 +210,106 @@ def _weights(diagonals, lengths, simplices):
 _TILE = 64
 
 
-@njit(**_OPTIONS)
-def _to_columns(rows, columns, is_back):
-    """Transpose a tile, in the opposite order of its columns for the way back."""
-    n, m = rows.shape
-    first, step = (columns.shape[0] - 1, -1) if is_back else (0, 1)
-    for start in range(0, m - m % 8, 8):
-        for r in range(n):
-            for j in range(start, start + 8):
-                columns[first + step * j, r] = rows[r, j]
-    for j in range(m - m % 8, m):
-        for r in range(n):
-            columns[first + step * j, r] = rows[r, j]
-
-
-@njit(**_OPTIONS)
-def _to_rows(columns, rows, is_back):
-    n, m = rows.shape
-    first, step = (columns.shape[0] - 1, -1) if is_back else (0, 1)
-    for start in range(0, m - m % 8, 8):
-        for r in range(n):
-            for j in range(start, start + 8):
-                rows[r, j] = columns[first + step * j, r]
-    for j in range(m - m % 8, m):
-        for r in range(n):
-            rows[r, j] = columns[first + step * j, r]
-
-
-@njit(fastmath={"contract", "nsz"}, **_OPTIONS)
-def _sweep_tile(fours, total, shares):
+@partial(_Kernel, fastmath={"contract", "nsz"})
+def _sweep_tile(fours, total, sweeps):
     for g in range(fours.shape[0]):
         part = fours[g]
-        b0, b1, b2, b3 = shares[4 * g], shares[4 * g + 1], shares[4 * g + 2], shares[4 * g + 3]
         for r in range(_TILE):
-            t = total[r] - part[r]
-            p0 = -b0 * t
-            t = t + p0 - part[_TILE + r]
-            p1 = -b1 * t
-            t = t + p1 - part[2 * _TILE + r]
-            p2 = -b2 * t
-            t = t + p2 - part[3 * _TILE + r]
-            p3 = -b3 * t
-            part[r], part[_TILE + r], part[2 * _TILE + r], part[3 * _TILE + r] = p0, p1, p2, p3
-            total[r] = t + p3
+            total[r] += part[r] + part[_TILE + r] + part[2 * _TILE + r] + part[3 * _TILE + r]
+    for sweep in range(sweeps.shape[0]):
+        shares = sweeps[sweep]
+        for g in range(fours.shape[0]):
+            part = fours[g]
+            b0, b1, b2, b3 = shares[4 * g], shares[4 * g + 1], shares[4 * g + 2], shares[4 * g + 3]
+            for r in range(_TILE):
+                t = total[r] - part[r]
+                p0 = -b0 * t
+                t = t + p0 - part[_TILE + r]
+                p1 = -b1 * t
+                t = t + p1 - part[2 * _TILE + r]
+                p2 = -b2 * t
+                t = t + p2 - part[3 * _TILE + r]
+                p3 = -b3 * t
+                part[r], part[_TILE + r] = p0, p1
+                part[2 * _TILE + r], part[3 * _TILE + r] = p2, p3
+                total[r] = t + p3
 
 
-@njit(fastmath={"contract", "nsz"}, **_OPTIONS)
-def _sweep_tile_back(fours, total, shares):
-    last = shares.shape[0] - 1
-    for g in range(fours.shape[0]):
-        part, j = fours[g], last - 4 * g
-        b0, b1, b2, b3 = shares[j], shares[j - 1], shares[j - 2], shares[j - 3]
-        for r in range(_TILE):
-            t = total[r]
-            t0 = t - b0 * (part[r] + t)
-            t1 = t0 - b1 * (part[_TILE + r] + t0)
-            t2 = t1 - b2 * (part[2 * _TILE + r] + t1)
-            t3 = t2 - b3 * (part[3 * _TILE + r] + t2)
-            part[r], part[_TILE + r], part[2 * _TILE + r] = -t0, -t1, -t2
-            part[3 * _TILE + r] = -t3
-            total[r] = t3
+@partial(_Kernel, fastmath={"contract", "nsz"})
+def _sweep_tile_back(fours, total, sweeps):
+    for sweep in range(sweeps.shape[0] - 1, -1, -1):
+        shares = sweeps[sweep]
+        for g in range(fours.shape[0] - 1, -1, -1):
+            part = fours[g]
+            b0, b1, b2, b3 = shares[4 * g], shares[4 * g + 1], shares[4 * g + 2], shares[4 * g + 3]
+            for r in range(_TILE):
+                t = total[r]
+                t3 = t - b3 * (part[3 * _TILE + r] + t)
+                t2 = t3 - b2 * (part[2 * _TILE + r] + t3)
+                t1 = t2 - b1 * (part[_TILE + r] + t2)
+                t0 = t1 - b0 * (part[r] + t1)
+                part[r], part[_TILE + r] = -t0, -t1
+                part[2 * _TILE + r], part[3 * _TILE + r] = -t2, -t3
+                total[r] = t0
+
+
+# Both get whole rows: slices of columns may be contiguous or not, for which numba would compile two
+# versions. Eight columns at a time, or every number would come from a cache line of its own.
+@_Kernel
+def _to_columns(rows, start, left, width, columns):
+    tile, whole = rows[start : start + _TILE, left : left + width], width - width % 8
+    for first in range(0, whole, 8):
+        for r in range(tile.shape[0]):
+            for j in range(first, first + 8):
+                columns[j, r] = tile[r, j]
+    for j in range(whole, width):
+        for r in range(tile.shape[0]):
+            columns[j, r] = tile[r, j]
 
 
 @_Kernel
-def _sweep_rows(rows, sweeps, is_back):
-    n_blocks, n_sweeps, order = sweeps.shape
-    n, m = rows.shape
+def _to_rows(rows, start, left, width, columns):
+    tile, whole = rows[start : start + _TILE, left : left + width], width - width % 8
+    for first in range(0, whole, 8):
+        for r in range(tile.shape[0]):
+            for j in range(first, first + 8):
+                tile[r, j] = columns[j, r]
+    for j in range(whole, width):
+        for r in range(tile.shape[0]):
+            tile[r, j] = columns[j, r]
+
+
+def _sweep(rows, sweeps, is_back):
+    n_blocks, _, order = sweeps.shape
     fours = np.zeros((order // 4, 4 * _TILE), rows.dtype)
     columns = fours.reshape(order, _TILE)
-    total = np.empty(_TILE, rows.dtype)
     for k in range(n_blocks):
-        if m - k * order == 1:  # a lone row stays
+        left = k * order
+        width = min(order, rows.shape[1] - left)
+        if width == 1:  # a lone row stays
             break
-        for start in range(0, n, _TILE):
-            tile = rows[start : start + _TILE, k * order : min((k + 1) * order, m)]
-            if tile.shape[1] < order:  # else numbers that are not finite would stay in the rest
-                fours[:] = 0
-            _to_columns(tile, columns, is_back)
-            total[:] = 0
+        if width < order:  # else numbers that are not finite would stay in the rest
+            columns[width:] = 0
+        for start in range(0, len(rows), _TILE):
+            _to_columns(rows, start, left, width, columns)
+            total = np.zeros(_TILE, rows.dtype)
             if is_back:
-                for sweep in range(n_sweeps - 1, -1, -1):
-                    _sweep_tile_back(fours, total, sweeps[k, sweep])
+                _sweep_tile_back(fours, total, sweeps[k])
+                columns += total
             else:
-                for j in range(order):
-                    column = columns[j]
-                    for r in range(_TILE):
-                        total[r] += column[r]
-                for sweep in range(n_sweeps):
-                    _sweep_tile(fours, total, sweeps[k, sweep])
-            if is_back:
-                for j in range(order):
-                    column = columns[j]
-                    for r in range(_TILE):
-                        column[r] += total[r]
-            _to_rows(columns, tile, is_back)
+                _sweep_tile(fours, total, sweeps[k])
+            _to_rows(rows, start, left, width, columns)
 
 
 def sweep(products, sweeps):
     """Turn products with simplices into those with simplex+; see `plain.sweep`."""
-    _sweep_rows(products, sweeps, False)
+    _sweep(products, sweeps, False)
     return products
 
 
 def sweep_back(gradients, sweeps):
     """Turn gradients of products after the sweeps into those before; see `plain.sweep_back`."""
-    _sweep_rows(gradients, sweeps, True)
+    _sweep(gradients, sweeps, True)
     return gradients
 
 

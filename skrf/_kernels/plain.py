@@ -22,11 +22,16 @@ def next_order(n):
     return min(base << max(0, math.ceil(n / base) - 1).bit_length() for base in (1, *PALEY_BASES))
 
 
+def is_power_of_two(number):
+    """Return whether a positive integer is one."""
+    return number & (number - 1) == 0
+
+
 def split_order(order):
     """Return (base, 2^k) with order = base * 2^k and base 1, 12, 20 or 28; ValueError if none."""
     for base in (1, *PALEY_BASES):
         power, rest = divmod(order, base)
-        if not rest and power > 0 and power & (power - 1) == 0:
+        if not rest and power > 0 and is_power_of_two(power):
             return base, power
     raise ValueError(f"order must be 2^k or 12, 20 or 28 times 2^k, got {order!r}.")
 

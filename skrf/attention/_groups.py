@@ -71,7 +71,8 @@ class KeyGroup:
         if self.is_numpy:
             for feature_map, rows, _ in sides:
                 n_rows = math.prod(rows.shape[:-1])
-                _kernels.load(np.empty(0, self.dtype), n_rows * feature_map.n_sines)
+                work = n_rows * feature_map.n_sines, n_rows * feature_map.n_transformed
+                _kernels.load(np.empty(0, self.dtype), *work)
 
     def rows_at_once(self, block_size):
         """Return how many rows of every head to work on at once: more on a GPU."""

@@ -403,6 +403,11 @@ class PipelineMap(FeatureMap):
         return self.feature_map.n_sines
 
     @property
+    def n_transformed(self):
+        """Number of elements that fast transforms go through."""
+        return self.feature_map.n_transformed
+
+    @property
     def is_positive(self):
         """Whether features are given as logarithms."""
         return self.feature_map.is_positive

@@ -71,8 +71,9 @@ class FeatureMap(ABC):
         Whether every row has a single nonzero feature, 1; ``columns(X, labels)`` returns its index.
     is_double : bool
         Whether rows of float32 must be passed in float64.
-    n_sines : int
-        Number of features that are sines and cosines; if there are many, compiled code is used.
+    n_sines, n_transformed : int
+        Number of features that are sines and cosines, and of elements that fast transforms go
+        through, for every row; if there are many, compiled code is used.
     level : float or None
         Log scale of all rows, if they share one that does not depend on them.
     is_bounded : bool
@@ -106,6 +107,11 @@ class FeatureMap(ABC):
     def n_columns(self) -> int:
         """Number of features, for maps with a projection."""
         return self.projection.n_projections * self.columns_per_projection
+
+    @property
+    def n_transformed(self) -> int:
+        """Number of elements that fast transforms go through, for maps with a projection."""
+        return getattr(getattr(self, "projection", None), "n_transformed", 0)
 
     @abstractmethod
     def __call__(self, X: Array) -> Rows:
@@ -299,7 +305,7 @@ def _by_blocks(feature_map, X, write):
     """Return what `write(X, out, room)` writes, and what it returned for the blocks in order."""
     out = np.empty((X.shape[0], feature_map.n_columns), dtype=X.dtype)
     returned, room = {}, Scratch()
-    _kernels.load(X, len(out) * feature_map.n_sines)
+    _kernels.load(X, len(out) * feature_map.n_sines, len(out) * feature_map.n_transformed)
 
     def work(rows):
         # Settings of floating-point warnings apply to one thread only.

@@ -205,7 +205,7 @@ class GaussianMap(FeatureMap):
     @cached_property
     def _half_length(self):
         """Half of the mean length of the projections."""
-        return float(np.sqrt(self.projection.squared_norms).mean()) / 2
+        return self.projection.mean_length / 2
 
 
 class GaussianRandomFeatures(BaseRandomFeatures):

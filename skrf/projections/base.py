@@ -23,6 +23,8 @@ class Projection(ABC):
         Width d of the inputs.
     squared_norms : ndarray of shape (n_projections,)
         Squared lengths of the rows, float64.
+    n_transformed : int
+        Number of elements that fast transforms of a row go through; 0 without such transforms.
 
     See Also
     --------
@@ -33,6 +35,13 @@ class Projection(ABC):
     ----------
     Rahimi and Recht, Random features for large-scale kernel machines (2007).
     """
+
+    n_transformed = 0
+
+    @property
+    def mean_length(self) -> float:
+        """About the mean length of the rows."""
+        return float(np.sqrt(self.squared_norms).mean())
 
     @abstractmethod
     def dense(self) -> np.ndarray:

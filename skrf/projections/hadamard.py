@@ -4,10 +4,11 @@ A block is W = D S R of order d' >= d, the smallest with a fast transform. Input
 zeros to d', so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1 /
 d'^{3/2} with random signs D_i is orthogonal and nearly uniform; D holds independent chi_{d'} norms,
 which makes a cut row nearly N(0, I_d). The rows of simplex+, which depend on the norms, come from a
-few sweeps over the products with those of a simplex. At small orders the matrix is stored as well,
-once something has been multiplied by it.
+few sweeps over the products with those of a simplex. At small orders, where that is faster, the
+matrix is stored as well, once something has been multiplied by it: at most 320 numbers in a row.
 """
 
+import math
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,13 +19,16 @@ from sklearn.utils import gen_batches
 
 from .. import _kernels
 from .._arrays import Kept, is_array_api, like, namespace
-from .._kernels.plain import next_order
+from .._kernels.plain import is_power_of_two, next_order
 from .base import Coupling, Projection
 from .norms import chi_norms
 from .simplex import N_SWEEPS, swept
 
 SMALLEST_ORDER = 16
-_LARGEST_DENSE = 128  # order up to which a product with the whole matrix is as fast
+# Orders up to which a product with the whole matrix is faster than a transform: those of 2^k, which
+# have compiled code, and the others by dtype. Libraries other than NumPy are not measured.
+_LARGEST_DENSE = 128
+_LARGEST_DENSE_OF_OTHERS = {"float32": 320, "float64": 224}
 _LAYERS = 3
 
 # Numbers in a block of rows, the unit of temporary memory. Other libraries may run on a device,
@@ -90,6 +94,22 @@ class HadamardProjection(Projection):
         self.n_projections, self.order = len(self.lengths), self.signs.shape[2]
         self._kept = Kept()
 
+    @property
+    def n_transformed(self):
+        """Number of elements that transforms and sweeps of a row go through in compiled code."""
+        if self.order <= _LARGEST_DENSE:
+            return 0
+        # Where only one dtype has a product with the matrix, what the other one loads costs little.
+        n_sweeps = 0 if self.sweeps is None else self.sweeps.size
+        return n_sweeps + (self.signs.size if is_power_of_two(self.order) else 0)
+
+    @property
+    def mean_length(self):
+        """About the mean length of the rows, without transforms."""
+        if self.matrix is not None:
+            return super().mean_length
+        return float(self.lengths.mean()) * math.sqrt(self.n_features / self.order)
+
     @cached_property
     def squared_norms(self):
         """Squared lengths of the rows as they act on inputs: cut to d coordinates."""
@@ -117,15 +137,21 @@ class HadamardProjection(Projection):
         """Return the projection with all rows multiplied by a number."""
         return replace(self, lengths=factor * self.lengths)
 
+    def _is_dense(self, X):
+        """Return whether products with the matrix are faster for the library and dtype of X."""
+        if is_array_api(X) or is_power_of_two(self.order):
+            return self.order <= _LARGEST_DENSE
+        return self.order <= _LARGEST_DENSE_OF_OTHERS.get(X.dtype.name, _LARGEST_DENSE)
+
     def multiply(self, X):
         """Return X @ dense().T in the library, device and dtype of X."""
-        if self.order <= _LARGEST_DENSE:
+        if self._is_dense(X):
             return X @ self._kept.like(X, lambda: self.dense().T)
         return self._transformed(X)
 
     def pull_back(self, by_products):
         """Return by_products @ dense() in the library, device and dtype of by_products."""
-        if self.order <= _LARGEST_DENSE:
+        if self._is_dense(by_products):
             return by_products @ self._kept.like(by_products, lambda: self.dense().T).T
         G, xp = by_products, namespace(by_products)
         kernel, size, parts = self._prepared(G)
@@ -153,7 +179,7 @@ class HadamardProjection(Projection):
                 sweeps=self.sweeps.astype(dtype),
                 factors=None if (factors == 1).all() else like(factors, X),
             )
-        kernel = _kernels.choose(X, X.shape[0] * parts.diagonals.size)
+        kernel = _kernels.of_transforms(X)
         size = max(1, (_DEVICE_BLOCK if is_array_api(X) else _BLOCK) // self.order)
         return kernel, size, parts
 

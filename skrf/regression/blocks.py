@@ -21,9 +21,10 @@ def blocks_of(feature_map, X):
     if is_array_api(X):
         size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
         return size, _map_in_turn
-    if feature_map.n_sines:
+    work = [X.shape[0] * n for n in (feature_map.n_sines, feature_map.n_transformed)]
+    if any(work):
         # Long rows of float32 are mapped in float64; the first ones tell.
-        _kernels.load(in_range(feature_map, X[:BLOCK_ROWS]), X.shape[0] * feature_map.n_sines)
+        _kernels.load(in_range(feature_map, X[:BLOCK_ROWS]), *work)
     if not feature_map.is_parallel:
         return BLOCK_ROWS, _map_in_turn
     size = block_rows(X.shape[0], n_columns, X.shape[1])
