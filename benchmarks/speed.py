@@ -150,22 +150,22 @@ def measure_wide(rounds):
 
 
 def measure_hadamard(rounds):
-    """The fast projection against the dense one, the bare transform against fht-cpu and dense."""
+    """Fast projections by public calls: first ones in fresh processes, then against dense ones."""
     import numpy as np
-    from threadpoolctl import threadpool_limits
 
     from skrf import OptimalPositiveRF, SimplexRF, SimplexRFPlus
-    from skrf._kernels import cpu, plain
 
+    few = max(rounds // 5, 3)
+    measure_first(max(rounds // 8, 1))
     X = np.random.default_rng(0).normal(size=(2000, 4096)).astype(np.float32) / 64
     fitted = {
         name: OptimalPositiveRF(8192, coupling="simplex", projection=name, random_state=0).fit(X)
         for name in ("dense", "hadamard")
     }
-    few = max(rounds // 5, 3)
-    times = alternate({n: lambda f=f: f.transform(X) for n, f in fitted.items()}, few)
-    judge("dense / hadamard, d = 4096, 8192 columns", times["dense"], times["hadamard"], 6)
     improved = SimplexRFPlus(8192, projection="hadamard", random_state=0).fit(X)
+    go_on(lambda: fitted["hadamard"].transform(X), 4 * X.shape[0] * 8192 * 3)
+    times = alternate({n: lambda f=f: f.transform(X) for n, f in fitted.items()}, few)
+    judge("dense / hadamard, d = 4096, 8192 columns", times["dense"], times["hadamard"], 15)
     plain_simplex = SimplexRF(8192, projection="hadamard", random_state=0).fit(X)
     times = alternate(
         {"+": lambda: improved.transform(X), "": lambda: plain_simplex.transform(X)}, few
@@ -182,24 +182,117 @@ def measure_hadamard(rounds):
         few,
     )
     judge("Hadamard: gradient / map", times["gradient"], times["map"], 3, at_most=True)
+    measure_widths(few)
+    measure_bare(rounds)
+
+
+def go_on(call, n_bytes):
+    """Repeat a call that transforms so many bytes until compiled code must be in use."""
+    for _ in range(-(-(2**33) // n_bytes)):
+        call()
+    assert "skrf._kernels.cpu" in sys.modules
+
+
+def measure_first(rounds):
+    """First calls above and below the threshold of compiled code, each in a process of its own."""
+    for cache in ("warm", "empty"):
+        for size, bound in (("above", 1.5), ("below", 1.1)):
+            times = {"ours": [], "plain": []}
+            with tempfile.TemporaryDirectory() as folder:
+                if cache == "warm":
+                    run_child("ours-above-empty", folder)
+                for _ in range(rounds):
+                    for how in random.sample(list(times), 2):
+                        place = f"{folder}/{how}{len(times[how])}" if cache == "empty" else folder
+                        record = run_child(f"{how}-{size}-{cache}", place)
+                        times[how].append(record["seconds"])
+            what = f"first call {size} the threshold, {cache} cache: ours / plain"
+            judge(what, times["ours"], times["plain"], bound, at_most=True)
+
+
+def run_child(case, folder):
+    """Return what a case prints in a process of its own, with a folder for compiled code."""
+    command = [sys.executable, __file__, "--case", case, folder]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_first(case):
+    """Print the time of the first fit of a process, whose features are summed and not kept."""
+    import numpy as np
+
+    from skrf import KernelRegressor, OptimalPositiveRF, _kernels
+
+    how, size, cache = case.split("-")
+    work = 2**29 if cache == "warm" else 2**31  # of the threshold, in float32
+    n = int(work * (1.02 if size == "above" else 0.98)) // (3 * 8192)
+    X = np.random.default_rng(0).normal(size=(n, 1024)).astype(np.float32) / 32
+    features = OptimalPositiveRF(8192, projection="hadamard", sigma=1.0, random_state=0)
+    if how == "plain":
+        _kernels.MANY_TRANSFORMED = np.inf
+    start = time.perf_counter()
+    KernelRegressor(features).fit(X, X[:, 0])
+    seconds = time.perf_counter() - start
+    is_loaded = "skrf._kernels.cpu" in sys.modules
+    assert is_loaded == (how == "ours" and size == "above"), case
+    print(json.dumps({"seconds": seconds}))
+
+
+def measure_widths(rounds):
+    """From which width on fast projections pay, by public calls with compiled code."""
+    import numpy as np
+
+    from skrf import OptimalPositiveRF
+
+    for dtype in (np.float32, np.float64):
+        found = []
+        for d in (64, 128, 256, 300, 512, 784, 1024, 2048, 4096):
+            X = (np.random.default_rng(0).normal(size=(4096, d)) / d**0.5).astype(dtype)
+            fitted = {
+                name: OptimalPositiveRF(2048, projection=name, random_state=0).fit(X)
+                for name in ("dense", "hadamard")
+            }
+            if d == 256:
+                fast = fitted["hadamard"]
+                go_on(lambda f=fast, X=X: f.transform(X), X.itemsize * len(X) * 2048 * 3)
+            times = alternate(
+                {n: lambda f=f, X=X: f.transform(X) for n, f in fitted.items()}, rounds
+            )
+            found.append(f"d = {d}: {min(times['dense']) / min(times['hadamard']):.2f}")
+        note(f"dense / hadamard, 2048 columns, {np.dtype(dtype).name}: {', '.join(found)}")
+
+
+def measure_bare(rounds):
+    """Three transforms with signs between them against as many of fht-cpu, and a dense product."""
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    from skrf.projections import PROJECTIONS
+
     with threadpool_limits(1):
         for order in (256, 1024):
             X = np.random.default_rng(0).normal(size=(4096, order)).astype(np.float32)
-            H = plain.hadamard_matrix(order).astype(np.float32)
-            ones = np.ones((1, 1, order), X.dtype)  # one layer without signs
-
-            def ours(X=X, ones=ones):
-                return cpu.project(X, ones, ones[0, 0], False, np.empty_like(X))
-
-            methods = {"ours": ours, "dense": lambda X=X, H=H: X @ H}
+            draw = PROJECTIONS["hadamard"]["orthogonal"].draw
+            projection = draw(order, order, np.random.default_rng(0))
+            matrix, signs = projection.dense().T.astype(np.float32), np.float32(projection.signs[0])
+            lengths = np.float32(projection.lengths)
+            methods = {"ours": lambda p=projection, X=X: p.multiply(X)}
+            methods["dense"] = lambda X=X, matrix=matrix: X @ matrix
             try:
                 from fht_cpu import fht
             except ImportError:
                 print("fht-cpu is not installed: its line is left out")
             else:
-                methods["peer"] = lambda X=X: fht(X, inplace=False, num_threads=1)
+
+                def peer(X=X, signs=signs, lengths=lengths):
+                    for sign in signs:
+                        X = fht(X * sign, inplace=True, num_threads=1)
+                    return X * lengths
+
+                methods["peer"] = peer
             times = alternate(methods, rounds)
-            what = f"Walsh-Hadamard 4096 x {order}, float32, one thread"
+            what = f"fast projection 4096 x {order}, float32, one thread"
             judge(f"{what}: dense / ours", times["dense"], times["ours"], 1)
             if "peer" in times and order == 1024:
                 judge(f"{what}: ours / fht-cpu", times["ours"], times["peer"], 1.7, at_most=True)
@@ -640,7 +733,8 @@ def main():
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
-        run_case(*options.case)
+        name, folder = options.case
+        run_case(name, folder) if name in ("ours", "peer") else run_first(name)
         return
     random.seed(0)
     title = ("what", "ratio of the fastest", "median ratio", "promise", "verdict")
