@@ -145,6 +145,20 @@ def test_public_calls_count_their_transforms(call, unused):
     assert _kernels.of_transforms(X) is cpu and _kernels.of_transforms(np.zeros(1)) is plain
 
 
+def test_rows_of_float32_need_no_transforms_of_float64(monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(40, 400)).astype(np.float32)
+    features = skrf.RFFSampler(1024, projection="hadamard", random_state=0).fit(rows)
+    seen, transforms = [], _kernels.of_transforms
+    monkeypatch.setattr(_kernels, "of_transforms", lambda X: seen.append(X.dtype) or transforms(X))
+    features.transform(rows)
+    assert set(seen) == {np.dtype(np.float32)}
+    projection = features.feature_maps_[0].projection
+    exact = np.sqrt(projection.squared_norms).mean()
+    assert projection.mean_length == pytest.approx(exact, rel=0.01)
+    turned = projection.after(2 * np.eye(400))
+    assert turned.mean_length == pytest.approx(2 * exact, rel=1e-12)
+
+
 def test_what_compiled_transforms_go_through():
     for coupling, d, expected in (
         ("simplex", 256, 3 * 512),
