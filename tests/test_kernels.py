@@ -63,7 +63,7 @@ def sealed(tmp_path):
 
 
 def test_a_large_call_needs_no_cache(sealed, tmp_path):
-    (tmp_path / "out.npy").write_bytes(run(LARGE, **sealed))
+    (tmp_path / "out.npy").write_bytes(run("-c", LARGE, **sealed))
     X = np.random.default_rng(0).normal(size=(2**11, 256))[:50]
     expected = RFFSampler(512, projection="hadamard", random_state=0, sigma=1.0).fit(X).transform(X)
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=0, atol=1e-13)

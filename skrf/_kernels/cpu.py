@@ -1,6 +1,6 @@
 """Compiled twins of `plain` for NumPy arrays of float32 and float64.
 
-Only `skrf._kernels.choose` loads it, because it imports numba. The kernels are serial and release
+Only `skrf._kernels` loads it, because it imports numba. The kernels are serial and release
 the GIL; numba compiles each one per dtype at its first call and, where it can, caches it on disk.
 
 The fast transform has constant geometry (Pease): every pass joins neighbours x_{4g}, ..., x_{4g+3}
