@@ -20,7 +20,7 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.regression import Decision, OneVsOne, Problem
+from skrf.regression import Argmax, Decision, OneVsOne, Problem
 from skrf.regression.decide import DECISIONS, decision_named, name_of
 from skrf.regression.ridge_sums import choose_solver
 
@@ -69,6 +69,39 @@ def test_every_decision_may_be_given_by_name_or_as_an_instance(name):
     values = np.random.default_rng(0).normal(size=(5, sum(p.targets.shape[1] for p in problems)))
     if name != "discriminants":  # which needs more than values
         assert DECISIONS[name].read(values, None).shape == (5, 4)
+
+
+@pytest.mark.parametrize("decision", [*DECISIONS, Ordinal()], ids=str)
+def test_a_search_in_batches_decides_as_it_is_told(decision):
+    X, y = IRIS
+    cv, few = StratifiedKFold(3), slice(0, None, 2)
+    search = ApproxKernelRidgeClassifierCV(
+        RFFSampler(40, random_state=0), sigmas=[0.1, 0.5], decision=decision, cv=cv
+    )
+    order = np.random.default_rng(0).permutation(len(y))
+    X, y = X[order], y[order]
+    whole, parts = clone(search).fit(X, y), [(X[:70], y[:70]), (X[70:], y[70:])]
+    batches = clone(search).fit_batches(parts)
+    assert batches.decisions_ == whole.decisions_ == name_of(decision)
+    assert (batches.sigma_, batches.alpha_) == (whole.sigma_, whole.alpha_)
+    assert_allclose(
+        batches.decision_function(X[few]), whole.decision_function(X[few]), rtol=1e-6, atol=1e-8
+    )
+
+
+def test_a_fitted_model_keeps_its_decision():
+    X, y = IRIS
+    model = ApproxKernelRidgeClassifier(MAP, decision=Ordinal()).fit(X, y)
+    before = model.predict(X)
+    assert_array_equal(model.set_params(decision="argmax").predict(X), before)
+
+
+def test_instances_are_their_names_for_several_labels_and_in_rows(monkeypatch):
+    monkeypatch.setattr("skrf.regression.ridge_sums.FEW_ROWS", 50)
+    X, y = IRIS
+    assert ApproxKernelRidgeClassifier("exact", decision=OneVsOne()).fit(X, y).dual_coef_.any()
+    labels = (X > X.mean(axis=0)).astype(int)
+    assert ApproxKernelRidgeClassifier(MAP, decision=Argmax()).fit(X, labels).multilabel_
 
 
 @pytest.mark.parametrize("decision", [*DECISIONS, OneVsOne()], ids=str)

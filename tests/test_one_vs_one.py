@@ -393,7 +393,7 @@ def coupled_by_iteration(seconds, n_classes):
     return p
 
 
-def testprobabilities_are_coupled_from_those_of_pairs():
+def test_probabilities_are_coupled_from_those_of_pairs():
     search = ApproxKernelRidgeClassifierCV(MAP, decision="one-vs-one", sigmas=3, random_state=0)
     search.fit(X, y)
     values = search.feature_map_.transform(Q) @ search.component_coef_.T + search.intercept_
@@ -451,7 +451,7 @@ def test_the_scale_of_probabilities_is_best_on_held_out_rows(decision):
     assert 0.85 < search.probability_scale_ / best < 1.18  # of a parabola through powers of 2
 
 
-def testprobabilities_of_many_rows_are_those_of_each(monkeypatch):
+def test_probabilities_of_many_rows_are_those_of_each(monkeypatch):
     firsts = RNG.uniform(size=(50, 10))
     expected = probabilities.coupled(firsts, 1 - firsts, 5)
     monkeypatch.setattr(probabilities, "_BLOCK", 36 * 7)
@@ -489,7 +489,7 @@ def test_no_candidate_leaves_where_a_scorer_decides():
     assert calls[60] == calls[70] == calls[110] > 3 * len(search.decision_scores_)
 
 
-def testprobabilities_of_batches_and_without_any():
+def test_probabilities_of_batches_and_without_any():
     search = ApproxKernelRidgeClassifierCV(MAP, sigmas=3, random_state=0)
     expected = search.fit(X, y).predict_proba(Q)
     assert_allclose(expected.sum(axis=1), 1, rtol=1e-12)
@@ -547,6 +547,7 @@ def test_a_single_class_is_served_by_searches():
             clone(search).fit_batches([(X[:100], np.zeros(100)), (X[100:], np.zeros(140))]),
         ):
             assert_array_equal(fitted.predict(Q), 0)
+        assert_array_equal(search.predict_proba(Q), np.ones((len(Q), 1)))
 
 
 # ---------------------------------------------------------------- exact, in the rows of pairs

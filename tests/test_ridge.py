@@ -822,6 +822,24 @@ def test_a_callable_score_and_rows_in_batches():
         theirs.fit_batches([(X, T[:, 0])])
 
 
+@pytest.mark.parametrize("feature_map", [None, AdaptiveRF(20)], ids=["shared", "apart"])
+def test_a_callable_score_is_given_the_rows_themselves(feature_map):
+    known = set(map(tuple, X))
+
+    def share_of_known_rows(model, rows, labels):
+        return float(np.mean([tuple(row) in known for row in rows]))
+
+    search = ApproxKernelRidgeClassifierCV(feature_map, sigmas=2, scoring=share_of_known_rows)
+    assert search.fit(X, np.arange(len(X)) % 3).best_score_ == 1
+
+
+def test_the_exact_kernel_of_a_search_has_all_rows_as_landmarks():
+    search = ApproxKernelRidgeCV("exact", sigmas=[1.0], alphas=[0.1], subsample=20).fit(X, T)
+    model = ApproxKernelRidge("exact", sigma=1.0, alpha=0.1).fit(X, T)
+    assert search.n_samples_searched_ == 20
+    assert_allclose(search.predict(X), model.predict(X), rtol=1e-6, atol=1e-8)
+
+
 def test_the_search_of_a_classifier_scores_targets():
     grid = {"sigmas": [0.3, 1.0], "alphas": [0.1, 1.0]}
     feature_map = RFFSampler(30, random_state=0)

@@ -213,6 +213,7 @@ def ridge_searches(model, classes, scope, decades):
     started = yield from _begun_search(model, classes, scope, decades)
     work, data, feature_map, sigmas, fits = started
     draft, alphas = work.draft, positive_array("alphas", model.alphas)
+    draft._fitted = replace(draft._fitted, n_groups=0)  # squared errors need targets
     sums = yield Pass("sums of all sigmas and folds", work.sums)
     trains, tests, totals = work.settled(sums)
     pairs = iter(zip(trains, tests, strict=True))

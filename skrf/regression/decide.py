@@ -157,7 +157,9 @@ def decision_named(decision):
 
 
 def name_of(decision):
-    """Return the name of a decision, or that of its class if it is the user's own."""
+    """Return the name of a decision or of its class if it is the user's own; a name as it is."""
+    if isinstance(decision, str):
+        return decision
     names = [name for name, known in DECISIONS.items() if known == decision]
     return names[0] if names else type(decision).__name__
 

@@ -214,7 +214,7 @@ class FeatureSource:
         results = []
         with beside_threads(self.feature_map):
             reads = self._read(sigma, problems is None)
-            for feature_map, train, test, sums in islice(reads, n_splits):
+            for number, (feature_map, train, test, sums) in enumerate(islice(reads, n_splits)):
                 features = features_of(feature_map, test.X)
                 if problems is None:
                     solutions = solve_problems(sums.moments, problems, alphas)
@@ -223,7 +223,8 @@ class FeatureSource:
                     values, solutions = self._of_classes(
                         feature_map, train, features, alphas, problems
                     )
-                results.append(Held(values, test, solutions))
+                rows = take(self.data.X, as_slice(self.splits.tests[number]))  # for scorers
+                results.append(Held(values, replace(test, X=rows), solutions))
         return results
 
     def _of_classes(self, feature_map, train, features, alphas, problems):

@@ -639,7 +639,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
 
     def _check_labels(self):
         """Raise for what rows of several labels do not allow."""
-        if self.decision not in ("auto", "argmax") or self.class_weight is not None:
+        if name_of(self.decision) not in ("auto", "argmax") or self.class_weight is not None:
             raise ValueError(
                 "decision must be 'auto' or 'argmax', and class_weight None, where y has several "
                 f"labels per row, got {self.decision!r} and {self.class_weight!r}."
@@ -690,7 +690,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
             return False
         is_of_pairs = self._least_alpha() and not self.multilabel_
         if is_of_pairs and len(self.classes_) > 2:
-            is_of_pairs = self.decision in ("auto", "one-vs-one")
+            is_of_pairs = name_of(self.decision) in ("auto", "one-vs-one")
         if is_of_pairs and np.ptp(data.values.values) == 0:  # a single class has rows
             is_of_pairs = False
         solver = choose_solver(self.feature_map, len(data.y), None, is_of_pairs=is_of_pairs)
@@ -709,7 +709,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
 
     def _bytes_of_sums(self, n_columns, data):
         n_bytes = super()._bytes_of_sums(n_columns, data)
-        return n_bytes * (len(data.values.classes) if self.decision == "one-vs-one" else 1)
+        return n_bytes * (len(data.values.classes) if name_of(self.decision) == "one-vs-one" else 1)
 
     def _n_groups(self, n_columns):
         if self.multilabel_ or len(self.classes_) <= 2:
@@ -756,7 +756,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
     def _decided(self):
         """The decision that predictions are made by."""
         is_known = self.decisions_ in DECISIONS
-        return DECISIONS[self.decisions_] if is_known else self.decision
+        return DECISIONS[self.decisions_] if is_known else self._fitted.params["decision"]
 
     def _linear(self, solution):
         """Return coefficients and intercepts of the scores, up to a common term."""

@@ -149,7 +149,8 @@ def _fitted_to_all(draft, data, choice):
     if choice.fit is None:
         return draft._fit_pairs(data, choice.sigma)
     feature_map = draft._map_at(choice.sigma or None, data)
-    if isinstance(feature_map, ClusterNystroem) and not is_classifier(draft):
+    is_exact = isinstance(draft.feature_map, str)  # with every row a landmark
+    if isinstance(feature_map, ClusterNystroem) and not (is_exact or is_classifier(draft)):
         fitted_map = choice.fit(choice.sigma)  # numbers keep the landmarks of the search
     elif draft.sigmas is None:
         fitted_map = data.fitted(feature_map)
@@ -567,7 +568,7 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
             Probabilities, in float64 for rows of NumPy.
         """
         values, dtype = self._values(X)
-        is_of_pairs = values.shape[1] == 1 or self._decided.is_of_pairs
+        is_of_pairs = len(self.classes_) == 2 or self._decided.is_of_pairs
         seen = values if is_of_pairs else self._scores(values)
         calibration = Calibration(self.probability_scale_, is_of_pairs)
         seen = probabilities_in(seen, seen.dtype)
