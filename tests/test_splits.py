@@ -85,6 +85,21 @@ def test_splits_choose_alpha_for_a_sigma_that_is_kept():
     assert len(grouped.fit(X, y, groups=groups).cv_results_["split4_test_score"]) == 12
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("decision", ["auto", "one-vs-one"])
+def test_splits_choose_alpha_and_decision_for_a_sigma_that_is_kept(n_classes, decision):
+    labels = np.digitize(y, [-0.3, 0.3]) if n_classes > 2 else (y > 0).astype(int)
+    given = {"feature_map": RFFSampler(20, sigma=0.7, random_state=0), "cv": GroupKFold(3)}
+    model = ApproxKernelRidgeClassifierCV(sigmas=None, decision=decision, **given)
+    model.fit(X, labels, groups=np.arange(60) // 5)
+    peer = ApproxKernelRidgeClassifierCV(sigmas=[0.7], decision=decision, **given)
+    peer.fit(X, labels, groups=np.arange(60) // 5)
+    assert (model.alpha_, model.decisions_) == (peer.alpha_, peer.decisions_)
+    assert_allclose(model.predict_proba(X), peer.predict_proba(X), rtol=1e-7)
+    with pytest.raises(ValueError, match="cv must be an integer with sigmas=None.*GroupKFold"):
+        model.fit_batches([(X, labels)])
+
+
 def test_cells_are_never_divided_and_read_as_slices():
     class Rows:
         numbers = np.arange(60)

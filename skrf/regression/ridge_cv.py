@@ -193,6 +193,11 @@ def _without_moments(self):
 
 def _passes(self, classes, scope):
     if self.sigmas is None:
+        if not isinstance(self.cv, Integral):
+            raise ValueError(
+                "cv must be an integer with sigmas=None for rows that come in batches, which then "
+                f"choose alpha by generalised cross-validation, got {self.cv!r}."
+            )
         return passes(self, classes, scope)
     self._validate_params()
     if self.scoring is not None:
@@ -538,7 +543,7 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
         return _without_moments(super()._finished(fitted))
 
     def _obstacle_to_probabilities(self):
-        if self.sigmas is None:
+        if self.sigmas is None and isinstance(self.cv, Integral):
             return "probabilities need folds. Pass sigmas, or use CalibratedClassifierCV."
         if getattr(self, "multilabel_", False):
             return "y had several labels per row: calibrate one classifier per label."

@@ -332,8 +332,9 @@ def candidate_sigmas(table):
     Squared errors are least where the kernel is narrower than suits votes of pairs. The best comes
     first, the least of equals.
     """
-    sigmas = np.unique(table["param_sigma"])
-    scores = [table["mean_test_score"][table["param_sigma"] == sigma].max() for sigma in sigmas]
+    of_points = table.get("param_sigma", np.zeros(len(table["params"])))
+    sigmas = np.unique(of_points)
+    scores = [table["mean_test_score"][of_points == sigma].max() for sigma in sigmas]
     scores, left, best = np.nan_to_num(scores, nan=-np.inf), np.arange(len(sigmas)), []
     for _ in range(min(2, len(sigmas))):
         best.append(left[np.argmax(Equal()(scores[left]))])
