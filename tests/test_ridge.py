@@ -355,6 +355,12 @@ def test_covariances_and_samples_are_those_of_the_posterior(feature_map, targets
         model.sample_y(Q, 0)
 
 
+def test_samples_at_rows_of_other_libraries_are_those_of_numpy():
+    torch = pytest.importorskip("torch")
+    model = ApproxKernelRidge(ClusterNystroem(10), random_state=0).fit(X, T)
+    assert_array_equal(model.sample_y(torch.tensor(Q), 3), model.sample_y(Q, 3))
+
+
 @pytest.mark.parametrize("feature_map", [MAPS["trigonometric"], ClusterNystroem(30)], ids=str)
 def test_sigma_by_evidence_is_a_maximum(feature_map):
     targets = np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=80)

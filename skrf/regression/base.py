@@ -1,6 +1,6 @@
 """What all estimators of this folder have in common: they read rows, add, merge, and finish.
 
-An estimator has a fit, `_fitted`: `KeySums` of kernel regression, or `RidgeFit`. Both hold the
+An estimator has a fit, `_fitted`: `KeySums` of kernel regression, or `RidgeSums`. Both hold the
 feature maps and are immutable; they are made by ``before``, and have ``added(data)``,
 ``merge(other)`` and ``emptied``. Fits, batches and searches need no more.
 """
@@ -99,10 +99,6 @@ class KernelEstimator(TakesBatches, EstimatorBase):
     def _leaves_sigma_open(self, feature_map):
         """Return whether a fit chooses sigma, given the prepared map."""
         return False
-
-    def _scored(self, maps, data):
-        """Return a fit to no rows that a search scores."""
-        return self._before(maps, data)
 
     def _check_size(self, feature_map, data, n_sums=2):
         """Raise, before a map is drawn, if sums of its features cannot be held at once."""

@@ -227,8 +227,8 @@ def ridge_searches(model, classes, scope, decades):
         rounding *= np.mean(targets.squares) / targets.total
     equal = Equal(rounding=rounding, unit=unit)
     found = search(Grid(sigmas, {"alpha": alphas}), judge, equal)
-    n_rows = int(work.folds.ends[:, -1].sum())
-    draft._take_found(found, n_rows)
+    draft._take_found(found)
+    n_rows = draft.n_samples_searched_ = int(work.folds.ends[:, -1].sum())
     places = {sigma: k for k, sigma in enumerate(sigmas.tolist())}
     task = Task(None, feature_map, sigmas, alphas, **draft._of_classes())
     if task.is_decided_again:

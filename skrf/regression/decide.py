@@ -109,9 +109,10 @@ class Discriminants(Argmax):
     def turn_of(self, solution: Solution) -> tuple[np.ndarray, np.ndarray]:
         """Return the matrix, (K, K), that multiplies the regressions, and what is added, (K,)."""
         # Classes without rows, or with no more weight than rounding, are left to the end.
-        is_seen = solution.shares > np.finfo(float).eps
-        shares = solution.shares[is_seen]
-        values, roots = solution.class_values[np.ix_(is_seen, is_seen)], np.sqrt(shares)
+        shares, values = np.asarray(solution.shares), np.asarray(solution.class_values)
+        is_seen = shares > np.finfo(float).eps
+        shares = shares[is_seen]
+        values, roots = values[np.ix_(is_seen, is_seen)], np.sqrt(shares)
         explained = shares[:, None] * values / 2 / np.outer(roots, roots)
         # An eigenvalue is the share of a contrast of classes that the features do not explain.
         left, vectors = eigh(np.eye(len(roots)) - (explained + explained.T) / 2)

@@ -234,7 +234,7 @@ class FeatureSource:
         n_rows = [counts[problem.groups].sum() for problem in problems]
         few = {k for k, n in enumerate(n_rows) if n < n_columns and len(codes) <= _MOST_ROWS}
         rest = [k for k in range(len(problems)) if k not in few]
-        known, solutions = {}, [None] * len(alphas)
+        known, solutions, values = {}, [None] * len(alphas), None
         if rest:
             given = codes, self.n_classes, train.sample_weight, min(alphas)
             moments = moments_of_groups(feature_map, train.X, *given)
@@ -248,8 +248,6 @@ class FeatureSource:
             given = train.values.values, train.sample_weight, self.n_classes
             system = RowSystem.of_gram(rows @ rows.T, *given)
             values = system.values(features @ rows.T, problems, alphas, known)
-            known = {0: values}
-        values = np.concatenate([known[k] for k in sorted(known)], axis=2)
         return values, solutions
 
 

@@ -22,6 +22,7 @@ from .._sums import Memory, exp_max_one, transposed
 from .._threads import Scratch
 from ..features import in_range
 from .blocks import blocks_of
+from .problems import Targets
 
 _FIRST_ROWS = 256  # used to find approximate means
 # Large blocks, because adding up their products costs the squared number of columns per block.
@@ -336,34 +337,23 @@ def rounding_of_products(feature_map, X, weight):
 # ---------------------------------------------------------------- moments of every class
 
 
-@dataclass(frozen=True, eq=False)
-class NoTargets:
-    """Targets of rows of a single class: none."""
-
-    unit = np.empty(0)
-
-    def __call__(self, rows):
-        """Return nothing for a slice, or indices, of rows."""
-        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        return np.empty((n, 0))
-
-
 def moments_of_groups(feature_map, X, codes, n_groups, weights, least_alpha=0.0):
     """Return the moments of every group of rows without targets; see `moments_of_rows`."""
     n_columns = feature_map.n_columns or 0
     n_bytes = n_groups * bytes_of_moments(n_columns, 0)
     what = f"the second moments of {n_groups} classes"
     check_fits(n_bytes, f"feature_map with {n_columns} columns", what)
+    nothing = Targets(np.empty((len(codes), 0)), np.empty(0), (0,))
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=n_groups))
     parts = {}
     for group, rows in enumerate(np.split(order, ends[:-1])):
         if len(rows):
-            given = take(X, rows), NoTargets(), None if weights is None else weights[rows]
+            given = take(X, rows), nothing[rows], None if weights is None else weights[rows]
             parts[group] = moments_of_rows(feature_map, *given, least_alpha=least_alpha)
     n_columns = next(iter(parts.values())).n_columns
     weight, mean = np.zeros(n_groups), np.zeros((n_groups, n_columns))
     products = np.zeros((n_groups, n_columns, n_columns))
     for group, part in parts.items():
         weight[group], mean[group], products[group] = part.weight[0], part.mean[0], part.products[0]
-    return Moments(weight, mean, products, NoTargets.unit)
+    return Moments(weight, mean, products, nothing.unit)

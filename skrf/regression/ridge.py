@@ -460,7 +460,7 @@ class ApproxKernelRidge(Regression, Ridge):
         self._check_noise("sample_y")
         n_samples = check_integer("n_samples", n_samples)
         solution, feature_map = self._fitted.solution, self._fitted.maps[0]
-        X, (coef, intercept) = validate_rows(self, X, reset=False), solution.linear
+        X, (coef, intercept) = to_host(validate_rows(self, X, reset=False)), solution.linear
         n_numbers = n_samples * coef.shape[1] * (2 * X.shape[0] + 3 * (len(coef) + 1))
         what = f"n_samples={n_samples} at {X.shape[0]} rows"
         check_fits(8 * n_numbers, what, "values and coefficients")
@@ -470,7 +470,7 @@ class ApproxKernelRidge(Regression, Ridge):
         coef, offset = coef[:, :, None] + changes, intercept[:, None] + offset
 
         def drawn(features, _):
-            return np.tensordot(to_host(features).astype(np.float64), coef, 1) + offset
+            return np.tensordot(features.astype(np.float64), coef, 1) + offset
 
         values, dtype = self._of_features(X, feature_map, drawn)
         if feature_map.is_projected:
@@ -490,9 +490,8 @@ class ApproxKernelRidge(Regression, Ridge):
             weights = weights * sizes[:, None]
 
             def drawn(features, block, weights=weights):
-                features = to_host(features).astype(np.float64)
-                _, rows = feature_map.projected(to_host(block))
-                return np.tensordot(residual(rows, features), weights, 1)
+                _, rows = feature_map.projected(block)
+                return np.tensordot(residual(rows, features.astype(np.float64)), weights, 1)
 
             parts.append(self._of_features(X, feature_map, drawn)[0])
         return np.concatenate(parts, axis=2)

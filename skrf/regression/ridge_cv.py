@@ -101,9 +101,7 @@ def _take_alpha(draft, moments, errors):
     rounding = ROUNDING * np.mean(moments.squares) / moments.total
     equal = Equal(rounding=rounding, unit=moments.unit.max())
     grid = Grid(sigmas, {"alpha": positive_array("alphas", draft.alphas)})
-    found = search(grid, lambda point: ([-errors], None), equal, is_split=False)
-    draft.alpha_, draft.best_score_ = found.point["alpha"], found.score
-    draft.cv_results_ = found.table
+    _take_found(draft, search(grid, lambda point: ([-errors], None), equal, is_split=False))
 
 
 def _task(draft, data, y, groups):
@@ -167,10 +165,10 @@ def _take(draft, choice):
         draft.sigma_ = choice.sigma
 
 
-def _take_found(draft, found, n_rows):
-    """Set what a search of squared errors in batches found."""
+def _take_found(draft, found):
+    """Set what a search of squared errors found."""
     draft.alpha_, draft.best_score_ = found.point["alpha"], found.score
-    draft.cv_results_, draft.n_samples_searched_ = found.table, n_rows
+    draft.cv_results_ = found.table
     if "sigma" in found.point:
         draft.sigma_ = found.point["sigma"]
 
@@ -363,9 +361,11 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
     Parameters
     ----------
     feature_map : transformer or "exact", default=None
-        As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `ClusterNystroem`, is
-        fitted to the training rows of every fold. With ``sigmas=None`` there are no folds, so the
-        score of such a map is too optimistic: it has seen all labels.
+        As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `AdaptiveRF`, is fitted
+        to the training rows of every fold. Leave-one-out has no folds, so the score of such a map
+        is too optimistic: it has seen all labels. A search places the landmarks of
+        `ClusterNystroem` without labels, once for all folds, and the final fit with them; in
+        batches, every fold has its own.
         "exact" is as in `ApproxKernelRidgeClassifier`; the search then looks at about 4,096 rows,
         drawn in proportion to the classes but for rare ones, a comparison with narrower kernels and
         smaller penalties at about 9,216, and the final fit uses all rows.

@@ -332,7 +332,7 @@ def candidate_sigmas(table):
     Squared errors are least where the kernel is narrower than suits votes of pairs. The best comes
     first, the least of equals.
     """
-    of_points = table.get("param_sigma", np.zeros(len(table["params"])))
+    of_points = table.get("param_sigma", np.zeros(len(table["mean_test_score"])))
     sigmas = np.unique(of_points)
     scores = [table["mean_test_score"][of_points == sigma].max() for sigma in sigmas]
     scores, left, best = np.nan_to_num(scores, nan=-np.inf), np.arange(len(sigmas)), []
