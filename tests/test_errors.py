@@ -197,7 +197,7 @@ def test_faulty_weights():
         (KernelRegressionClassifier, "feature_map, sigma, random_state"),
         (KernelRegressionClassifierCV, "feature_map, sigmas, cv, scoring, random_state, verbose"),
         (ApproxKernelAttention, "feature_map, causal, mask, scale, block_size, random_state"),
-        (ClusterNystroem, "n_components, centers, kernel, sigma, random_state"),
+        (ClusterNystroem, "n_components, centers, kernel, exponent, sigma, random_state"),
     ],
 )
 def test_unknown_parameters_are_told_the_known_ones(kind, known):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import skrf
-from skrf import RFFSampler
-from skrf._kernels import cpu
+from skrf import RFFSampler, _kernels
+from skrf._kernels import cpu, plain
 
 BOTH = """
 import numpy as np
@@ -93,6 +93,35 @@ def test_kernels_are_cached_in_one_version_whoever_may_write_to_the_rows(dtype):
     for kernel in (cpu._project_rows, sines):
         compiled = kernel._compiled[np.dtype(dtype)]
         assert len(compiled.signatures) == 1 and compiled.stats.cache_path is not None
+
+
+@pytest.mark.parametrize("d", [1, 3, 70])
+def test_compiled_distances_are_those_of_plain_code(d):
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_cauchy((12, d)), rng.standard_cauchy((9, 2 * d))[:, ::2]
+    Y[:3] = X[:3]
+    expected = plain.city_block(X, Y)
+    for rows in (X, np.asfortranarray(X), X[::2]):
+        np.testing.assert_array_equal(cpu.city_block(rows, Y), plain.city_block(rows, Y))
+    assert (np.diag(expected)[:3] == 0).all() and cpu.city_block(X[:0], Y).shape == (0, 9)
+    single = cpu.city_block(X.astype(np.float32), Y)
+    assert single.dtype == plain.city_block(X.astype(np.float32), Y).dtype == np.float32
+    np.testing.assert_allclose(single, expected, rtol=1e-5, atol=1e-5)
+    for dtype in (np.float32, np.float64):
+        assert len(cpu._city_block._compiled[np.dtype(dtype)].signatures) == 1
+
+
+def test_distances_are_compiled_once_many_have_been_needed(monkeypatch):
+    X, called = np.ones((20, 2)), []
+    for module in (cpu, plain):
+        name = module.__name__.rpartition(".")[2]
+        monkeypatch.setattr(module, "city_block", lambda X, Y, name=name: called.append(name))
+    monkeypatch.setattr(_kernels, "_SMALL", 800)
+    monkeypatch.setattr(_kernels, "MANY_DIFFERENCES", 2000)
+    monkeypatch.setattr(_kernels, "_subtracted", 0)
+    for n in (19, 20, 20, 20, 1):  # the first is too small to count
+        _kernels.city_block(X, X[:n])
+    assert called == ["plain"] * 3 + ["cpu"] * 2
 
 
 def test_threads_of_a_first_call_compile_once(monkeypatch):

@@ -15,6 +15,8 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import Nystroem
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics.pairwise import laplacian_kernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from threadpoolctl import threadpool_limits
@@ -27,6 +29,7 @@ from skrf import (
     ClusterQuantizer,
     KernelRegressionClassifier,
     KernelRegressor,
+    RFFSampler,
 )
 from skrf.exceptions import FeatureCollapseWarning
 from skrf.features import landmarks
@@ -47,17 +50,75 @@ def make(n_components=12, **params):
 # ------------------------------------------------------------------ the estimate
 
 
+@pytest.mark.parametrize("exponent", [1, 0.6, 0.05])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, array_api_strict.asarray])
-def test_the_laplacian_kernel_is_exact_with_all_rows_as_landmarks(form):
+def test_the_laplacian_kernel_is_exact_with_all_rows_as_landmarks(form, exponent):
     rows, sigma = np.unique(X, axis=0), 0.4
-    fitted = ClusterNystroem(len(rows), kernel="laplacian", sigma=sigma, random_state=0).fit(rows)
-    expected = np.exp(-sigma * cdist(Q, rows, "cityblock"))
+    fitted = make(500, kernel="laplacian", exponent=exponent, sigma=sigma).fit(rows)
+    expected = np.exp(-((sigma * cdist(Q, rows, "cityblock")) ** exponent))
     features = np.asarray(fitted.transform(form(Q))) @ fitted.transform(rows).T
     assert_allclose(features, expected, rtol=1e-9)
     assert_allclose(fitted.exact_kernel(Q, rows), expected, rtol=1e-12)
     single = fitted.transform(Q.astype(np.float32))
     assert single.dtype == np.float32
     assert_allclose(single, fitted.transform(Q), rtol=0, atol=1e-6)
+
+
+def test_an_exponent_of_1_is_the_laplacian_kernel_of_scikit_learn():
+    fitted = make(kernel="laplacian", sigma=0.7).fit(X)
+    assert fitted.exponent == 1
+    assert_allclose(fitted.exact_kernel(Q, X), laplacian_kernel(Q, X, gamma=0.7), rtol=1e-12)
+
+
+def test_exponents_are_those_of_the_laplacian_kernel_and_at_most_1():
+    for wrong in (0.0, -1.0, 1.01, "auto", None):
+        with pytest.raises(ValueError, match=r"'exponent' parameter.*\(0.0, 1.0\]"):
+            make(kernel="laplacian", exponent=wrong).fit(X)
+    with pytest.raises(ValueError, match="exponent=0.5 needs kernel='laplacian', got kernel='gau"):
+        make(exponent=0.5).fit(X)
+    with pytest.raises(TypeError, match="'exponent', got exponent=0.5.*use ClusterNystroem"):
+        RFFSampler(kernel="laplacian", exponent=0.5)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 0.3])
+def test_laplacian_ridge_is_exact_with_all_rows_as_landmarks(exponent):
+    rows, queries = np.unique(X, axis=0)[::3], Q[::3]
+    target = np.sin(rows).sum(axis=1)
+    exact = KernelRidge(alpha=0.1, kernel="precomputed")
+    matrix, across = (
+        np.exp(-((0.4 * cdist(Z, rows, "cityblock")) ** exponent)) for Z in (rows, queries)
+    )
+    center = np.eye(len(rows)) - 1 / len(rows)  # the intercept
+    exact.fit(center @ matrix @ center, target - target.mean())
+    expected = target.mean() + (across - matrix.mean(axis=0)) @ center @ exact.dual_coef_
+    feature_map = make(500, kernel="laplacian", exponent=exponent, sigma=0.4)
+    model = ApproxKernelRidge(feature_map, alpha=0.1).fit(rows, target)
+    assert_allclose(model.predict(queries), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 0.6])
+def test_laplacian_kernels_of_rows_of_any_size(exponent):
+    """Also of rows that are equal but for one column, and of one that is far from the others."""
+    rows = np.repeat(X[:12], 2, axis=0)
+    rows[1::4, 0] += 0.5
+    rows[0] = 1e4
+    near = make(9, kernel="laplacian", exponent=exponent, sigma=0.4).fit(rows)
+    for size in (2.0**-480, 2.0**480):  # about 1e-144 and 1e144
+        far = clone(near).set_params(sigma=0.4 / size).fit(size * rows)
+        kernel, features = far.exact_kernel(size * rows), far.transform(size * rows)
+        assert (np.diag(kernel) == 1).all()
+        assert_allclose(kernel, near.exact_kernel(rows), rtol=1e-12)
+        assert_allclose(features, near.transform(rows), rtol=0, atol=1e-9)
+
+
+def test_gradients_of_a_laplacian_kernel_are_finite_at_landmarks():
+    torch = pytest.importorskip("torch")
+    fitted = make(500, kernel="laplacian", exponent=0.6, sigma=0.4).fit(X[::10])
+    rows = torch.tensor(np.vstack([X[:1], Q[:1]]), requires_grad=True)
+    (gradient,) = torch.autograd.grad(fitted.transform(rows).sum(), rows)
+    assert torch.isfinite(gradient).all()
+    moved = torch.tensor(Q[:2] + 0.037, requires_grad=True)  # no column has a kink there
+    assert torch.autograd.gradcheck(fitted.transform, moved, fast_mode=True)
 
 
 def test_the_estimate_is_the_projection_on_the_landmarks():

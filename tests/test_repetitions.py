@@ -187,6 +187,17 @@ def test_kernels_of_pipelines_and_of_laplace():
         assert np.cov(samples)[0, 1] == pytest.approx(covariance[0, 1], rel=0.12)
 
 
+def test_covariances_of_a_laplacian_kernel_of_any_exponent():
+    feature_map = ClusterNystroem(8, sigma=1.0, kernel="laplacian", exponent=0.6)
+    model = ApproxKernelRidge(feature_map, noise_variance=0.01).fit(LINE, np.sin(LINE)[:, 0])
+    far = np.array([[1e4], [1e4 + 0.05]])
+    _, covariance = model.predict(far, return_cov=True)
+    left = np.diag(covariance).mean() - 0.01 - (1 - np.exp(-(0.05**0.6)))
+    assert covariance[0, 1] == pytest.approx(left, abs=1e-9)
+    with pytest.raises(ValueError, match="sample_y needs .* exponent=1, got exponent=0.6"):
+        model.sample_y(far)
+
+
 def test_evidence_of_rows_without_repetitions_is_that_of_a_process():
     kernel = ConstantKernel(1.0) * RBF(1.0)
     model = ApproxKernelRidge("exact", sigma="evidence", alpha="evidence").fit(X, y)

@@ -112,3 +112,38 @@ def _is_cached(dtype):
         return any(file.stat().st_mtime >= source.stat().st_mtime for file in files)
     except OSError:
         return False
+
+
+# Compiled code saves 0.2 ns a difference of two coordinates: so many repay the time to load it.
+MANY_DIFFERENCES = 2**31
+_subtracted = 0
+
+
+def city_block(X, Y):
+    """Return the L1 distances of all pairs of rows, once many have been needed by compiled code.
+
+    In float64, both versions return the same bits.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Rows.
+    Y : ndarray of shape (m, d)
+        Other rows, on the host.
+
+    Returns
+    -------
+    array of shape (n, m)
+        The distances, in the library and the dtype of X.
+    """
+    global _subtracted
+    if is_array_api(X) or X.dtype not in (np.float32, np.float64):
+        return plain.city_block(X, Y)
+    work = X.size * len(Y)
+    if work >= _SMALL:
+        _subtracted += work
+    if _subtracted < MANY_DIFFERENCES:
+        return plain.city_block(X, Y)
+    from . import cpu
+
+    return cpu.city_block(X, Y)

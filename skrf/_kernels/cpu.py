@@ -414,3 +414,25 @@ def sine_cosine(products, amplitude, out):
     sizes = np.ones(len(out), out.dtype) if amplitude is None else amplitude
     if not is_ready or kernel(_read_only(products), sizes, as_strided(out, (len(out), width))):
         plain.sine_cosine(products, amplitude, out)
+
+
+# ---------------------------------------------------------------- L1 distances
+#
+# The inner loop goes across the rows of Y, and so is vectorised without another order of the sums.
+
+
+@_Kernel
+def _city_block(X, columns, out):
+    for i in range(X.shape[0]):
+        x, distances = X[i], out[i]
+        for j in range(columns.shape[0]):
+            value, column = x[j], columns[j]
+            for k in range(column.shape[0]):
+                distances[k] += abs(value - column[k])
+
+
+def city_block(X, Y):
+    """Return the L1 distances of all pairs of rows; see `plain.city_block`."""
+    out = np.zeros((len(X), len(Y)), X.dtype)
+    _city_block(_read_only(X), _read_only(Y.T.astype(X.dtype, copy=False)), out)
+    return out

@@ -4,6 +4,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from .._arrays import is_array_api, like, namespace
 
@@ -323,3 +324,29 @@ def sine_cosine(products, amplitude, out):
     # A number is several times as fast as one for every row.
     is_shared = (amplitude == amplitude[0]).all()
     out *= amplitude[0] if is_shared else amplitude[:, None]
+
+
+# ---------------------------------------------------------------- L1 distances
+
+
+def city_block(X, Y):
+    """Return the L1 distances of all pairs of rows, in the library and the dtype of X.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Rows.
+    Y : ndarray of shape (m, d)
+        Other rows, on the host.
+
+    Returns
+    -------
+    array of shape (n, m)
+        The distances.
+    """
+    if not is_array_api(X):
+        return cdist(X, Y, "cityblock").astype(X.dtype, copy=False)
+    xp, Y, distances = namespace(X), like(Y, X), 0.0
+    for k in range(X.shape[1]):  # one column at a time, which keeps memory
+        distances = distances + xp.abs(X[:, k, None] - Y[None, :, k])
+    return distances

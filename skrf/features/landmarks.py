@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property, partial
+from numbers import Real
 from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
 from scipy.linalg.lapack import dpocon, dpotrf
-from scipy.spatial.distance import cdist
 
+from .. import _kernels
 from .._arrays import (
     Kept,
     arithmetic,
@@ -20,7 +21,7 @@ from .._arrays import (
 )
 from .._sums import Rows
 from .._typing import RandomState, Sigma
-from .._validation import StrOptions, read_only
+from .._validation import Interval, StrOptions, read_only
 from ..projections import DenseProjection
 from ._affine import Affine, about_a_row
 from ._clusters import by_first, centers_of_classes, class_labels, representatives, unique_rows
@@ -49,15 +50,15 @@ class Centers:
 
     def __init__(self, points):
         self.mean = points.mean(axis=0)
-        about_mean = points - self.mean
-        self.unit = largest_entry(about_mean) or 1.0
-        self.projection = DenseProjection(about_mean / self.unit)
+        self.about_mean = points - self.mean
+        self.unit = largest_entry(self.about_mean) or 1.0
+        self.projection = DenseProjection(self.about_mean / self.unit)
         self._kept = Kept(), Kept()
 
     def distances(self):
         """Return the city-block distances of all pairs."""
         points = self.projection.matrix
-        return self._kept[0].like(points, lambda: cdist(points, points, "cityblock"))
+        return self._kept[0].like(points, lambda: _kernels.city_block(points, points))
 
     def squares(self):
         """Return the squared distances of all pairs."""
@@ -128,30 +129,65 @@ class GaussianLogs(CenterLogs):
         return rng.standard_normal((n, self.points.shape[1]))
 
 
+def log_laplacian(distances, exponent):
+    """Return the logarithms -distance^exponent of the Laplacian kernel at scaled L1 distances."""
+    if exponent == 1:
+        return -distances
+    if not is_array_api(distances):
+        return -(distances**exponent)
+    # The slope is infinite at 0, where a gradient would be NaN.
+    xp, is_apart = namespace(distances), distances > 0
+    powers = xp.where(is_apart, distances, xp.ones_like(distances)) ** exponent
+    return xp.where(is_apart, -powers, xp.zeros_like(distances))
+
+
+@dataclass(frozen=True, eq=False)
 class LaplacianLogs(CenterLogs):
-    """Logarithms of the Laplacian kernel of rows and centres."""
+    """Logarithms of the Laplacian kernel of rows and centres.
+
+    Parameters
+    ----------
+    sigma : float
+        Multiplier of rows and centres.
+    centers : Centers
+        The centres.
+    exponent : float, default=1.0
+        Power of the distance, at most 1.
+    """
+
+    exponent: float = 1.0
+
+    @cached_property
+    def points(self):
+        """The centres in the coordinates of `affine`, computed like those of rows.
+
+        Equal coordinates must cancel: a small power of their rounding would not be small.
+        """
+        return self.centers.about_mean * self.sigma
 
     def __call__(self, X):
         """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
-        rows, xp = self.affine(X), namespace(X)
-        if not is_array_api(X):
-            logs = -cdist(rows.on_host(), self.points, "cityblock")
-            return logs, np.zeros(len(logs))
-        logs, points = 0.0, like(self.points, X)
-        for k in range(points.shape[1]):  # one column at a time, which keeps memory
-            logs = logs - xp.abs(rows.values[:, k, None] - points[None, :, k])
-        return logs, xp.zeros_like(logs[:, 0])
+        rows = self.affine(X)
+        rows = rows.values if is_array_api(X) else rows.on_host()
+        logs = log_laplacian(_kernels.city_block(rows, self.points), self.exponent)
+        return logs, namespace(logs).zeros_like(logs[:, 0])
 
     def of_centers(self):
         """Return the logarithms of all pairs of centres, (M, M)."""
-        return -self._scale * self.centers.distances()
+        return log_laplacian(self._scale * self.centers.distances(), self.exponent)
 
     def of_pairs(self, X, Y):
         """Return the logarithms of all pairs of rows in the coordinates of `affine`, (n, m)."""
-        return -cdist(X, Y, "cityblock")
+        return log_laplacian(_kernels.city_block(X, Y), self.exponent)
 
     def frequencies(self, n, rng):
         """Return n frequencies of the kernel in these coordinates, (n, d)."""
+        if self.exponent != 1:
+            raise ValueError(
+                "sample_y needs random frequencies, which kernel='laplacian' of ClusterNystroem "
+                f"has only with exponent=1, got exponent={self.exponent!r}. Covariances, from "
+                "predict(X, return_cov=True), work with any exponent."
+            )
         return SPECTRA["laplacian"].frequencies(rng.standard_normal((n, self.points.shape[1])), rng)
 
 
@@ -173,9 +209,6 @@ class SoftmaxLogs(CenterLogs):
         logs = self._products(rows)
         logs = arithmetic(logs).add(logs, rows.dot(self._mean))
         return logs, namespace(logs).zeros_like(logs[:, 0])
-
-
-_LOGS = {"gaussian": GaussianLogs, "laplacian": LaplacianLogs}
 
 
 @dataclass(frozen=True, eq=False)
@@ -427,8 +460,13 @@ class ClusterNystroem(CentersOfClusters):
         class labels, otherwise "kmeans". Classes get clusters in proportion to their size, and at
         least one each.
     kernel : {"gaussian", "laplacian"}, default="gaussian"
-        exp(-sigma^2 \|x - y\|^2 / 2), or exp(-sigma \|x - y\|_1), which suits rows that
-        differ much in only a few columns; its features cost more if there are many columns.
+        exp(-sigma^2 \|x - y\|^2 / 2), or exp(-(sigma \|x - y\|_1)^exponent), which suits tables:
+        rows that differ much in only a few columns. Its features cost more if there are many
+        columns.
+    exponent : float, default=1.0
+        Power of the distance in the Laplacian kernel, above 0 and at most 1, where it is
+        `laplacian_kernel` with gamma=sigma. With a lower one, the kernel falls faster near a row
+        and more slowly far from it. The Gaussian kernel has none.
     sigma : float, "scale", "median" or None, default=None
         Multiplier of the inputs. "scale" is sqrt(2/(d Var X)), equivalent to gamma="scale" in SVC;
         "median" is one over the median distance between at most 1,000 rows. Both use queries only.
@@ -486,7 +524,11 @@ class ClusterNystroem(CentersOfClusters):
     ((20, 4), True)
     """
 
-    _parameter_constraints = {"kernel": [StrOptions(set(_LOGS))]}
+    _parameter_constraints = {
+        "kernel": [StrOptions({"gaussian", "laplacian"})],
+        "exponent": [Interval(Real, 0, 1, closed="right")],
+    }
+    exponent = 1.0  # of maps that were saved without it
 
     def __init__(
         self,
@@ -494,11 +536,21 @@ class ClusterNystroem(CentersOfClusters):
         *,
         centers: Literal["auto", "classes", "kmeans", "random"] = "auto",
         kernel: Literal["gaussian", "laplacian"] = "gaussian",
+        exponent: float = 1.0,
         sigma: Sigma | None = None,
         random_state: RandomState = None,
     ) -> None:
         super().__init__(n_components, centers=centers, sigma=sigma, random_state=random_state)
         self.kernel = kernel
+        self.exponent = exponent
+
+    def _sizes(self):
+        if self.kernel == "gaussian" and self.exponent != 1:
+            raise ValueError(
+                f"exponent={self.exponent!r} needs kernel='laplacian', got kernel='gaussian'. "
+                "The Gaussian kernel has none."
+            )
+        return super()._sizes()
 
     def _learn_from_rows(self, learned, sample):
         learned.centers_, _ = self._centers(learned, sample)
@@ -506,7 +558,9 @@ class ClusterNystroem(CentersOfClusters):
         learned.n_projections = len(learned.centers_)
 
     def _assemble(self, learned, draw):
-        feature_map = LandmarkMap(SimilarityMap(_LOGS[self.kernel](learned.sigma, learned.centers)))
+        power = (float(self.exponent),) if self.kernel == "laplacian" else ()
+        logs = LaplacianLogs if self.kernel == "laplacian" else GaussianLogs
+        feature_map = LandmarkMap(SimilarityMap(logs(learned.sigma, learned.centers, *power)))
         return feature_map, feature_map
 
     def _warn_of_vanished(self, features, name, has_overflowed):
@@ -515,4 +569,5 @@ class ClusterNystroem(CentersOfClusters):
     def _log_exact_kernel(self, X, Y, sigma):
         if self.kernel == "gaussian":
             return super()._log_exact_kernel(X, Y, sigma)
-        return SPECTRA[self.kernel].log_kernel(*about_a_row(sigma, X, Y))
+        distances = _kernels.city_block(*about_a_row(sigma, X, Y))
+        return log_laplacian(distances, self.exponent)

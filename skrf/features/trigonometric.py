@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from .. import variances
+from .._estimator import GAMMA
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import CouplingLike, DenseProjection
@@ -83,6 +84,11 @@ class RFFSampler(GaussianRandomFeatures):
     """
 
     _parameter_constraints = {"kernel": [StrOptions({"gaussian", "softmax", *SPECTRA})]}
+    _foreign_parameters = {
+        **GAMMA,
+        "exponent": "Its Laplacian kernel has the exponent 1. With one below 1 the kernel is no "
+        "product over columns: use ClusterNystroem(kernel='laplacian', exponent=...).",
+    }
 
     def __init__(
         self,

@@ -443,7 +443,8 @@ class ApproxKernelRidge(Regression, Ridge):
         Raises
         ------
         ValueError
-            If there were too few rows to estimate the noise.
+            If there were too few rows to estimate the noise, or for landmarks of a Laplacian kernel
+            with an exponent below 1.
         MemoryError
             If the functions do not fit in memory.
 
