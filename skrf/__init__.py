@@ -33,6 +33,7 @@ _HOME = {
     "RelevanceScaler": "features",
     "SimplexRF": "features",
     "SimplexRFPlus": "features",
+    "SmoothClipScaler": "features",
     "exact_attention": "attention",
 }
 _SUBMODULES = (

@@ -35,6 +35,7 @@ from .features import (
     RFFSampler,
     SimplexRF,
     SimplexRFPlus,
+    SmoothClipScaler,
 )
 from .operators import KernelOperator
 from .regression import (
@@ -78,6 +79,7 @@ __all__ = [
     "RelevanceScaler",
     "SimplexRF",
     "SimplexRFPlus",
+    "SmoothClipScaler",
     "attention",
     "datasets",
     "exact_attention",

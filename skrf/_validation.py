@@ -50,7 +50,7 @@ def naming(name):
         raise kind(f"{name}: {error}{hint}") from error
 
 
-def validate_rows(estimator, X, *, reset, name="X"):
+def validate_rows(estimator, X, *, reset, name="X", allow_nan=False):
     """Return the rows of X as floats, float32 kept and everything else float64.
 
     Parameters
@@ -63,6 +63,8 @@ def validate_rows(estimator, X, *, reset, name="X"):
         Whether X sets the number and names of the features rather than being checked against them.
     name : str, default="X"
         Name of the input in error messages.
+    allow_nan : bool, default=False
+        Whether entries may be NaN.
 
     Returns
     -------
@@ -70,26 +72,30 @@ def validate_rows(estimator, X, *, reset, name="X"):
         The rows in the library of X.
     """
     if type(X).__module__.partition(".")[0] in ("dask", "dask_expr"):
-        raise TypeError(
-            f"{name} belongs to Dask ({type(X).__name__}): use skrf.dask.fit(estimator, X, y) and "
-            f"skrf.dask.apply(fitted, X, method) for {type(estimator).__name__}, or pass "
-            f"{name}.compute()."
-        )
+        hint = f"pass {name}.compute()."
+        if hasattr(estimator, "fit_batches"):
+            hint = (
+                "use skrf.dask.fit(estimator, X, y) and skrf.dask.apply(fitted, X, method) for "
+                f"{type(estimator).__name__}, or {hint}"
+            )
+        raise TypeError(f"{name} belongs to Dask ({type(X).__name__}): {hint}")
     if is_array_api(X):
-        return _validate_array_api(estimator, X, reset=reset, name=name)
+        return _validate_array_api(estimator, X, reset=reset, name=name, allow_nan=allow_nan)
+    options = {**_ROWS, "ensure_all_finite": "allow-nan" if allow_nan else True}
     # scikit-learn looks at single entries only if their sum is not finite, which may be inf - inf.
     with np.errstate(invalid="ignore"):
         check_are_numbers(name, X)
         if not reset and _is_plain(estimator, X):
             # The checks of check_array that apply to such an array.
-            assert_all_finite(X, estimator_name=type(estimator).__name__, input_name=name)
+            kind = type(estimator).__name__
+            assert_all_finite(X, allow_nan=allow_nan, estimator_name=kind, input_name=name)
             return X
         if name == "X":
             with naming(name):
-                return _canonical(validate_data(estimator, X, reset=reset, **_ROWS))
+                return _canonical(validate_data(estimator, X, reset=reset, **options))
         _check_feature_names(estimator, X, reset=False)
         with naming(name):
-            rows = check_array(X, input_name=name, estimator=estimator, **_ROWS)
+            rows = check_array(X, input_name=name, estimator=estimator, **options)
     _same_width(estimator, rows, name)
     return _canonical(rows)
 
@@ -170,7 +176,7 @@ def _canonical(rows):
     return rows
 
 
-def _validate_array_api(estimator, X, *, reset, name):
+def _validate_array_api(estimator, X, *, reset, name, allow_nan):
     xp = namespace(X)
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array for {name}, got {X.ndim}D array instead.")
@@ -183,8 +189,10 @@ def _validate_array_api(estimator, X, *, reset, name):
         raise ValueError(f"Complex data not supported in {name}, got dtype {X.dtype}.")
     if X.dtype not in (xp.float32, xp.float64):
         X = xp.astype(X, xp.float64)
-    if not bool(xp.all(xp.isfinite(X))):
-        raise ValueError(f"Input {name} contains NaN or infinity.")
+    is_valid = ~xp.isinf(X) if allow_nan else xp.isfinite(X)
+    if not bool(xp.all(is_valid)):
+        what = "infinity" if allow_nan else "NaN or infinity"
+        raise ValueError(f"Input {name} contains {what}.")
     _check_feature_names(estimator, X, reset=reset)
     if name == "X":
         _check_n_features(estimator, X, reset=reset)

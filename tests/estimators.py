@@ -27,6 +27,10 @@ def _transformer(kind, **params):
     return kind(random_state=0, **params).fit(X, TARGETS), {"transform": (X,)}
 
 
+def _scaler():
+    return skrf.SmoothClipScaler(ranks=True).fit(X), {"transform": (X,)}
+
+
 def _quadrature():
     model = skrf.QuadratureFourierFeatures(9, margin=1.0).fit(X[:, :2])
     return model, {"transform": (X[:, :2],), "exact_kernel": (X[:, :2], Y[:, :2])}
@@ -85,6 +89,7 @@ ESTIMATORS = {
     "ClusterQuantizer": partial(_transformer, skrf.ClusterQuantizer, n_components=6),
     "QuadratureFourierFeatures": _quadrature,
     "RelevanceScaler": partial(_transformer, skrf.RelevanceScaler),
+    "SmoothClipScaler": _scaler,
     **{
         kind.__name__: partial(_predictor, kind, skrf.AdaptiveRF(8))
         for kind in (*_REGRESSORS, *_CLASSIFIERS)

@@ -24,6 +24,7 @@ from skrf import (
     QuadratureFourierFeatures,
     RelevanceScaler,
     RFFSampler,
+    SmoothClipScaler,
 )
 
 # As users construct them; attention is fitted to queries and keys.
@@ -42,6 +43,7 @@ VARIANTS = [  # that run other code
     ClusterQuantizer(n_components=8),
     QuadratureFourierFeatures(n_components=9),
     RelevanceScaler(n_samples=10),
+    SmoothClipScaler(ranks=True),
     # Fewer features, centres, candidates and folds than by default, for the time that checks take.
     # Kernel regression looks for a sigma with "exact" and in KernelRegressor.
     KernelRegressionClassifier(AdaptiveRF(12, n_centers=2, sigma="scale")),

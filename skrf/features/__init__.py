@@ -28,6 +28,7 @@ from .positive import PositiveRF, SimplexRF, SimplexRFPlus
 from .quadrature import QuadratureFourierFeatures
 from .quantizer import ClusterQuantizer, lacks_rows
 from .relevance import RelevanceScaler
+from .scaling import SmoothClipScaler
 from .trigonometric import RFFSampler
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "RelevanceScaler",
     "SimplexRF",
     "SimplexRFPlus",
+    "SmoothClipScaler",
     "as_feature_map",
     "by_first",
     "check_columns",

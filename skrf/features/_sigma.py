@@ -102,8 +102,13 @@ def median_distance(sample, metric="euclidean"):
 
 def weighted_median(values, weights):
     """Return the median of values, each repeated as often as its weight."""
+    return weighted_quantile(values, weights, 0.5)
+
+
+def weighted_quantile(values, weights, share):
+    """Return a quantile of values, each repeated as often as its weight; 0 < share < 1."""
     order = np.argsort(values)
     shares = np.cumsum(weights[order])
-    half, room = shares[-1] / 2, shares[-1] * _RELATIVE_ROUNDING
-    sides = np.searchsorted(shares, [half - room, half + room])
+    place, room = shares[-1] * share, shares[-1] * _RELATIVE_ROUNDING
+    sides = np.searchsorted(shares, [place - room, place + room])
     return float(np.mean(values[order[sides]]))
