@@ -44,7 +44,7 @@ class SmoothClipScaler(OneToOneFeatureMixin, TransformerMixin, EstimatorBase):
     ----------
     ranks : bool, default=False
         Whether to append the rank of every entry among the training rows, between 0 and 1, as
-        further columns. They spread crowded values out, which helps kernels of L1 distances.
+        further columns. They spread crowded values out.
 
     Attributes
     ----------
@@ -277,7 +277,7 @@ def _ranks(entries, values, ranks):
     values, ranks = like(values, entries), like(ranks, entries)
     if not last:
         return ranks + 0 * entries  # NaN remains NaN
-    above = xp.clip(xp.searchsorted(values, entries, side="right"), 1, last)
+    above = xp.clip(xp.searchsorted(values, entries), 1, last)
     low, high = take(values, above - 1), take(values, above)
     part = xp.clip((entries - low) / (high - low), 0.0, 1.0)
     low, high = take(ranks, above - 1), take(ranks, above)
