@@ -129,8 +129,9 @@ def test_sizes_are_their_definition():
 def test_few_rows_that_count_and_noise_that_is_lost_are_told():
     heavy = np.ones(200)
     heavy[0] = 1e6
-    with pytest.warns(UserWarning, match="200 distinct rows worth 1.4"):
-        fitted(X, y, heavy)
+    with pytest.warns(UserWarning, match="200 distinct rows worth 1.4") as told:
+        ApproxKernelRidge(MAP, alpha="evidence").fit(X, y, heavy)
+    assert told[0].filename == __file__
     nearly = np.vstack([X, X[:60] + 1e-6 * RNG.normal(size=(60, 3))])
     with pytest.warns(UserWarning, match="finds no noise in y, but rows that are left out"):
         fitted(nearly, np.append(y, y[:60]), sigma="evidence")

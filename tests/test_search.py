@@ -386,8 +386,9 @@ def test_few_rows_are_as_many_folds_as_they_allow(search):
     rows, targets = X[:6], [0, 0, 0, 1, 1, 1] if is_classifier else np.arange(6.0)
     model = search(RFFSampler(8, random_state=0), sigmas=[0.5, 1.0], cv=7)
     n_folds = 3  # rows of a class, or pairs
-    with pytest.warns(UserWarning, match="cv=7 needs as many .*: 3 folds are used"):
+    with pytest.warns(UserWarning, match="cv=7 needs as many .*: 3 folds are used") as told:
         few = model.fit(rows, targets).cv_results_
+    assert told[0].filename == __file__
     expected = clone(model).set_params(cv=n_folds).fit(rows, targets).cv_results_
     assert_array_equal(few["mean_test_score"], expected["mean_test_score"])
 

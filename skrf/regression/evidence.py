@@ -1,9 +1,8 @@
 """What the marginal likelihood chooses, and when to doubt it."""
 
-import warnings
-
 import numpy as np
 
+from .._warnings import warn
 from ..features import as_feature_map
 from .blocks import beside_threads
 from .held import leave_one_out_errors
@@ -51,12 +50,11 @@ def sigma_by_evidence(feature_map, data):
 def check_sizes(sizes):
     """Warn if weights are so unequal that few rows count."""
     if sizes.freedom < _FEW * sizes.n_distinct:
-        warnings.warn(
+        warn(
             f"sample_weight makes {sizes.n_distinct} distinct rows worth {sizes.freedom:.3g} of "
             "equal weight to alpha='evidence': error bars rest on these. Divide the largest "
             "weights, or pass alpha.",
             UserWarning,
-            stacklevel=7,
         )
 
 
@@ -70,10 +68,9 @@ def check_noise_by_leave_one_out(fitted, data):
     given = data, moments, np.array([solution.alpha]), fitted.basis
     errors = leave_one_out_errors(fitted.maps[0], *given)[0]
     if errors > _NOTHING * np.mean(moments.squares) / moments.total:
-        warnings.warn(
+        warn(
             "alpha='evidence' finds no noise in y, but rows that are left out are predicted with "
             f"{errors * moments.total / np.mean(moments.squares):.2g} of its variance as error. "
             "Rows that are nearly repeated do that: merge them, or pass alpha or noise_variance.",
             UserWarning,
-            stacklevel=5,
         )

@@ -6,18 +6,16 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any, Self
 
-from sklearn.base import is_classifier
-
 from .._arrays import to_host
 from .._estimator import SIGMAS
 from .._typing import Array, RandomState, Transformer
-from .._validation import HasMethods, Interval, as_numpy, commit, naming
+from .._validation import HasMethods, Interval, commit
 from .._warnings import note_names, once
 from .batches import HAS_FOLDS, kernel_searches
 from .blocks import beside_threads
 from .classifier import KernelRegressionClassifier
 from .regressor import KernelRegressor
-from .sample import Splits, as_slice, contiguous, splitter_for, sums_of_splits
+from .sample import as_slice, contiguous, splits_of, sums_of_splits
 from .scoring import scorer_of
 from .search import Equal, Grid, check_gaussian, learns_from, maps_of, search, sigma_grid
 
@@ -88,11 +86,7 @@ class _Search:
         """
         draft, data = self._read(X, y, sample_weight)
         note_names(draft)
-        y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
-        with naming("cv"):
-            splits = Splits.of(
-                splitter_for(self.cv, y, classifier=is_classifier(self)), y, data, groups
-            )
+        splits = splits_of(self, y, data, groups)
         sigmas = sigma_grid(self.sigmas, data, _DECADES)
         feature_map = self._map_of_batches(float(sigmas[0]))
         is_apart = learns_from(feature_map, data)

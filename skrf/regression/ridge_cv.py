@@ -14,7 +14,7 @@ from .._arrays import namespace
 from .._estimator import SIGMAS, Unless
 from .._threads import narrow_blas
 from .._typing import Array, RandomState, Result, Transformer
-from .._validation import Interval, as_numpy, commit, naming
+from .._validation import Interval, commit
 from .._warnings import note_names, once
 from ..features import ClusterNystroem
 from .base import KernelEstimator
@@ -26,7 +26,7 @@ from .mixins import probabilities_in
 from .probabilities import Calibration
 from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier, Ridge
 from .ridge_search import SearchRows, Task, best_scores, searched
-from .sample import Splits, splitter_for
+from .sample import splits_of
 from .scoring import scorer_of
 from .search import ROUNDING, Equal, Grid, positive_array, search, sigma_grid
 from .solve import Spectrum, solve_posterior
@@ -79,7 +79,7 @@ def fit_search(
     note_names(draft)
     if self.sigmas is None and isinstance(self.cv, Integral):
         return commit(self, draft._finished(_fitted_by_leave_one_out(draft, data)))
-    choice = searched(_task(draft, data, y, groups))
+    choice = searched(_task(draft, data, splits_of(self, y, data, groups)))
     draft._take(choice)
     return commit(self, draft._finished(_fitted_to_all(draft, data, choice)))
 
@@ -104,12 +104,8 @@ def _take_alpha(draft, moments, errors):
     _take_found(draft, search(grid, lambda point: ([-errors], None), equal, is_split=False))
 
 
-def _task(draft, data, y, groups):
+def _task(draft, data, splits):
     """Return the task of a search."""
-    y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
-    with naming("cv"):
-        cv = splitter_for(draft.cv, y, classifier=is_classifier(draft))
-        splits = Splits.of(cv, y, data, groups)
     rows, alphas = SearchRows(data, splits, draft.cv, draft.subsample), draft.alphas
     sample, sigmas = rows.first[0], np.array([])
     if draft.sigmas is not None:

@@ -4,7 +4,6 @@ Sums of the rows outside a fold are merged from those of the other folds and nev
 fold holds nearly everything that a query sees, a difference has no digits.
 """
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -14,7 +13,8 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from .._batches import joined, merged
-from .._validation import check_labels, naming
+from .._validation import as_numpy, check_labels, naming
+from .._warnings import warn
 from .mixins import is_multilabel
 
 _STREAM, _SAMPLE = 0xF01D5, 0x5EA2C4  # of random numbers, apart from those of other parts
@@ -33,9 +33,17 @@ def splitter_for(cv, y, *, classifier):
             # Of a single row there is no coefficient of determination.
             n_folds = int(most) if what == "rows of a class" else max(int(most) // 2, 2)
             message = f"cv={cv} needs as many {what}: {n_folds} folds are used."
-            warnings.warn(message, UserWarning, stacklevel=3)
+            warn(message, UserWarning)
             cv = n_folds
     return check_cv(cv, y, classifier=classifier)
+
+
+def splits_of(model, y, data, groups):
+    """Return the `Splits` of validated rows, given y as it was passed."""
+    y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
+    with naming("cv"):
+        cv = splitter_for(model.cv, y, classifier=is_classifier(model))
+        return Splits.of(cv, y, data, groups)
 
 
 @dataclass(frozen=True, eq=False)
