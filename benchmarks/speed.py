@@ -1,6 +1,6 @@
 """Measure the speed and memory of transforms, kernel regression, searches and the start.
 
-    make bench                                  everything, about three minutes
+    make bench                                  everything, about five minutes
     python benchmarks/speed.py --only transform,attention --rounds 25   some parts
 
 Every figure is a ratio taken inside one run: methods alternate in shuffled order, and both the
@@ -156,7 +156,7 @@ def measure_hadamard(rounds):
     from skrf import OptimalPositiveRF, SimplexRF, SimplexRFPlus
 
     few = max(rounds // 5, 3)
-    measure_first(max(rounds // 8, 1))
+    measure_first(max(rounds // 8, 2))
     X = np.random.default_rng(0).normal(size=(2000, 4096)).astype(np.float32) / 64
     fitted = {
         name: OptimalPositiveRF(8192, coupling="simplex", projection=name, random_state=0).fit(X)
