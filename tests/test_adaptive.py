@@ -158,6 +158,15 @@ def test_attention_goes_to_keys_by_their_weights():
     assert_array_equal(np.unique(near), [-1, 1])
 
 
+def test_equal_keys_draw_centers_by_their_number():
+    """Two keys at one distance, of which one occurs nine times as often."""
+    queries, keys = np.linspace(-1e-3, 1e-3, 900)[:, None], np.repeat([-1.0, 1.0], [5, 45])[:, None]
+    mechanism = AdaptiveRF(32, centers="random", n_centers=400, sigma=1.0, random_state=0)
+    centers = mechanism.fit(queries, keys=keys).centers_
+    # Standard error 0.015, 4 of them allowed.
+    assert_allclose(np.mean(centers > 0), 0.9, atol=0.06)
+
+
 def test_scores_leave_out_all_equal_rows():
     """Weighted sums over other rows of the class, against repeated rows pair by pair."""
     rng = np.random.default_rng(0)

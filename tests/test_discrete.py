@@ -96,6 +96,15 @@ def test_a_common_factor_of_weights_does_not_matter(name):
         assert_allclose(values, expected, rtol=1e-9, atol=1e-12)
 
 
+def test_weights_count_in_sizes_about_a_shift():
+    """One p for all columns follows from the mean of |x - c|, in which weights are repetitions."""
+    weights, shared = np.arange(len(X)) % 3 + 1, make("GeometricRF-single", random_state=0)
+    fitted = shared.fit(X, sample_weight=weights)
+    assert fitted.offset_.any()
+    repeated = make("GeometricRF-single", random_state=0).fit(np.repeat(X, weights, axis=0))
+    assert_allclose(fitted.p_, repeated.p_, rtol=1e-10)
+
+
 # ------------------------------------------------------------------ the best law
 
 
