@@ -298,22 +298,31 @@ def test_exact_attention_takes_decays(name, n_queries, library):
         exact_attention(q, k, v, mask=mask)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_local"), [*((name, False) for name in DECAYS), ("one", True), ("heads", True)]
-)
-def test_diagnoses_know_decays(name, is_local):
-    """Of 64 queries all are judged; errors of sets of keys are in units of their values."""
-    mask, (q, k, v) = DECAYS[name], (x[:, :, :64] for x in (Q, K, V))
-    v = v / np.abs(v).max(axis=(-2, -1), keepdims=True)
-    operator = ApproxKernelAttention(MAPS["optimal"], causal=True, mask=mask)
-    if is_local:
-        operator = LocalAttention(8, 4, 1, block=4, causal=True, mask=mask)
-    errors, dense = operator.diagnose(q, k, v).sampled_errors, dense_decay(mask, 64)
+def check_diagnosis(operator, n_keys):
+    """All of 64 queries are judged; errors of sets of keys are in units of their values."""
+    q, k, v = (x[:, :, :n_keys] for x in (Q, K, V))
+    q, v = q[:, :, -64:], v / np.abs(v).max(axis=(-2, -1), keepdims=True)
+    errors = operator.diagnose(q, k, v).sampled_errors
+    dense = dense_decay(operator.mask, n_keys)[..., -64:, :]
     right = exact_attention(q, k, v, causal=True, mask=dense)
     mean = exact_attention(0 * q, k, v, causal=True, mask=dense)
     for answer, found in ((operator(q, k, v), "attention"), (mean, "mean")):
         error = np.linalg.norm(answer - right) / np.linalg.norm(right)
         assert_allclose(errors[found], error, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_local"), [*((name, False) for name in DECAYS), ("one", True), ("heads", True)]
+)
+def test_diagnoses_know_decays(name, is_local):
+    params = {"causal": True, "mask": DECAYS[name]}
+    local = LocalAttention(8, 4, 1, block=4, **params)
+    check_diagnosis(local if is_local else ApproxKernelAttention(MAPS["optimal"], **params), 64)
+
+
+def test_diagnoses_of_the_last_queries_know_sums_of_decays():
+    mask = DECAYS["a sum"]
+    check_diagnosis(ApproxKernelAttention(MAPS["optimal"], causal=True, mask=mask), 90)
 
 
 # ------------------------------------------------------------------ torch
