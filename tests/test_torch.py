@@ -90,6 +90,14 @@ def test_short_floats_round_the_result_alone(name):
         assert torch.equal(attend(*single), expected)
 
 
+def test_masks_of_the_last_queries_are_the_last_rows_of_a_mask():
+    q, k, v = inputs(2, 4, 30, 8, dtype=torch.float64)
+    added = torch.randn(30, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    attend = RandomFeatureAttention(random_state=0, is_causal=True)
+    last = attend(q[:, :, -7:], k, v, added[-7:])
+    torch.testing.assert_close(last, attend(q, k, v, added)[:, :, -7:])
+
+
 def test_arguments_mean_what_they_mean_to_torch():
     q, k, v = inputs(2, 4, 30, 8, dtype=torch.float64)
     attend, causal = (

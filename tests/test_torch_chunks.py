@@ -185,6 +185,14 @@ def test_dropout_is_drawn_again():
         float(weight.grad.sum()), rel=1e-3
     )
     assert chunked(model) != loss and torch.isfinite(found).all()
+    numbers = []
+
+    def numbered(part):
+        numbers.append(torch.rand(()).item())
+        return loss_of(model, part)
+
+    chunked_loss(numbered, N, chunk_size=5, modules=model)
+    assert len(set(numbers)) == len(numbers) == 8
 
 
 def test_redraws_count_the_whole_as_one_call():
