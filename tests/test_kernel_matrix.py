@@ -18,10 +18,12 @@ from contract import (
 )
 from instances import COMBINATIONS, KERNELS, MECHANISMS, PLAIN, make
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
 from sklearn.base import clone
 from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
 from skrf import RFFSampler
+from skrf._arrays import squared_distances
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -111,6 +113,14 @@ def test_rows_far_from_zero_keep_the_digits_of_their_differences():
                 getattr(clone(features).fit(rows), method)(rows, log=True) for rows in (near, far)
             )
             assert_allclose(there, here, rtol=1e-12)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_many_near_rows_keep_the_digits_of_their_differences(form):
+    """More pairs than are subtracted at once where rows are wide or sparse."""
+    rows = 1.0 + 1e-6 * np.random.default_rng(0).normal(size=(70, 256))
+    expected = cdist(rows, rows, "sqeuclidean")
+    assert_allclose(squared_distances(form(rows), form(rows)), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "softmax"])
