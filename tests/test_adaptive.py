@@ -224,6 +224,21 @@ def test_other_queries_judge_the_clusters_of_balanced_ones():
     assert alone.share_ == (1.0 if best == "dense" else 0.1)
 
 
+def test_balanced_mixtures_are_judged_by_several_draws(monkeypatch):
+    pilots, judge = [], _RowSumScore.__call__
+
+    def judged(self, mixture, rows, log_weights):
+        pilots.append((mixture.share, rows))
+        return judge(self, mixture, rows, log_weights)
+
+    monkeypatch.setattr(_RowSumScore, "__call__", judged)
+    queries, keys = np.random.default_rng(0).normal(size=(2, 40, 3))
+    mechanism = AdaptiveRF(20, kernel="softmax", asymmetric=True, random_state=0)
+    mechanism.fit(queries, keys=keys)
+    dense = [rows for share, rows in pilots if share == 1.0]  # nothing but noise
+    assert len(np.unique(dense, axis=0)) == len(dense) > 1
+
+
 def test_adaptive_centers_of_classes():
     rng = np.random.default_rng(0)
     labels = np.repeat(["a", "b", "c"], [60, 39, 1])

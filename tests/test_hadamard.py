@@ -277,6 +277,17 @@ def test_questions_about_rows(coupling, m, d):
         np.testing.assert_allclose(transformed.squared_norms, expected.squared_norms, rtol=1e-10)
 
 
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_blocks_of_rows_change_nothing(coupling, use, monkeypatch):
+    """Of products, and of the coordinates that lengths are cut by."""
+    use(plain)
+    matrix = draw(coupling, 70, 54).dense()
+    monkeypatch.setattr("skrf.projections.hadamard._BLOCK", 2 * 56)
+    projection = draw(coupling, 70, 54)
+    np.testing.assert_allclose(projection.dense(), matrix, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(projection.squared_norms, np.sum(matrix**2, axis=1), rtol=1e-10)
+
+
 def test_rows_that_are_not_finite_stay_alone(use):
     """Of a cut block of 140 rows, 200 inputs in four tiles."""
     projection = draw("simplex+", 300, 150)
