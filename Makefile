@@ -17,7 +17,7 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
 	@echo "make test   run all tests and the examples in the docstrings"
-	@echo "make quick  run one cheap case of every test, in less than a minute"
+	@echo "make quick  run cheap cases of every test, in less than a minute"
 	@echo "make costs  run all tests, print what each costs, and record which are cheap"
 	@echo "make test-lowest   run them with the oldest versions of everything that are allowed"
 	@echo "make lint   check style, formatting and type hints"

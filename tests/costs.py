@@ -1,11 +1,12 @@
 """What tests cost: every run ends with CPU seconds, and `--quick` leaves out what is expensive.
 
     pytest --costs            # prints the CPU seconds of every function, not only the largest
-    pytest --quick            # one cheap case of every function
+    pytest --quick            # cheap cases of every function
     make costs                # writes costs.json anew
 
-The quick case of a function is its first, unless costs.json names a cheaper one or has null, where
-none is cheap. A test that it does not know is run.
+The quick case of a function is its first, unless costs.json says otherwise: "all" where all cases
+together cost little, the name of a cheaper one, or null where none is cheap. A test that it does
+not know is run.
 """
 
 import json
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 PATH = Path(__file__).with_name("costs.json")
+ALL = "all"
+LITTLE = 0.2  # CPU seconds of all cases of a function
 CHEAP = 0.3  # CPU seconds of a case
 NEAR = 0.05  # a case is named where another costs as much more: noise names none
 LIMIT = 4.0  # CPU seconds of a function, all its cases together, less those of other processes
@@ -33,7 +36,7 @@ _workers = []  # CPU seconds of whole workers
 
 def pytest_addoption(parser):
     group = parser.getgroup("costs of tests")
-    group.addoption("--quick", action="store_true", help="run one cheap case of every test")
+    group.addoption("--quick", action="store_true", help="run cheap cases of every test")
     group.addoption("--costs", action="store_true", help="print the CPU seconds of every test")
     group.addoption("--record-costs", action="store_true", help="write what --quick reads anew")
 
@@ -57,7 +60,9 @@ def pytest_collection_modifyitems(config, items):
     for function, known in cases.items():
         first = next(iter(known))
         parameters = record.get(function, "")
-        if parameters is not None:
+        if parameters == ALL:
+            chosen += known.values()
+        elif parameters is not None:
             chosen.append(known.get(function + parameters, known[first]))
     config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
     items[:] = chosen
@@ -106,13 +111,15 @@ def pytest_testnodedown(node):
 
 
 def recorded(costs_of_cases):
-    """Return the parameters of the cheapest case where they differ, None where none is cheap."""
+    """Return what --quick runs of functions, beside the first case of those that are left out."""
     cases, record = defaultdict(dict), {}
     for case, seconds in costs_of_cases.items():
         cases[_function(case)][case] = seconds
     for function, costs in cases.items():
         cheapest = min(costs, key=costs.get)
-        if costs[cheapest] > CHEAP:
+        if len(costs) > 1 and sum(costs.values()) <= LITTLE:
+            record[function] = ALL
+        elif costs[cheapest] > CHEAP:
             record[function] = None
         elif max(costs.values()) > costs[cheapest] + NEAR:
             record[function] = cheapest.removeprefix(function)

@@ -11,8 +11,10 @@ CASES = {
     "test_slow[b]": 0.5,
     "test_mixed[a]": 2.0,
     "test_mixed[b]": 0.2,
-    "test_even[a]": 0.03,
-    "test_even[b]": 0.01,
+    "test_even[a]": 0.13,
+    "test_even[b]": 0.11,
+    "test_little[a]": 0.03,
+    "test_little[b]": 0.1,
 }
 
 
@@ -32,11 +34,12 @@ def run_quick(record, monkeypatch):
     return [item.nodeid for item in items], {item.nodeid for item in left_out}
 
 
-def test_the_cheapest_case_is_recorded_and_run_and_what_is_not_known_runs(monkeypatch):
+def test_cheap_cases_are_recorded_and_run_and_what_is_not_known_runs(monkeypatch):
     record = costs.recorded({case: CASES[case] for case in CASES if case != "test_new"})
-    assert record == {"test_slow": None, "test_mixed": "[b]"}
+    assert record == {"test_slow": None, "test_mixed": "[b]", "test_little": "all"}
     run, left_out = run_quick(record, monkeypatch)
-    assert run == ["test_new", "test_single", "test_mixed[b]", "test_even[a]"]
+    of_little = ["test_little[a]", "test_little[b]"]
+    assert run == ["test_new", "test_single", "test_mixed[b]", "test_even[a]", *of_little]
     assert left_out == CASES.keys() - set(run)
     # A case that has another name since is not known either.
     run, _ = run_quick({"test_mixed": "[gone]"}, monkeypatch)
