@@ -116,6 +116,16 @@ def test_a_compiled_version_on_disk_is_repaid_earlier(unused):
     assert _kernels.of_transforms(np.zeros(1)) is plain
 
 
+def test_without_a_home_folder_nothing_is_on_disk(unused, monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    assert not _kernels._is_cached("float32")
+
+
 def _fit(model, X):
     return model.fit(X, X[:, 0])
 

@@ -98,19 +98,15 @@ def _is_cached(dtype):
 
     A wrong answer costs time alone. Folders are those that numba looks into, in its order.
     """
-    source = Path(__file__).with_name("cpu.py")
-    given, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
-    places = [(source.parent, "__pycache__"), (Path(home or Path.home() / ".cache"), "numba/*")]
-    if given:
-        places = [(Path(given), "*")]
-    files = (
-        file
-        for folder, below in places
-        for file in folder.glob(f"{below}/cpu._project_rows-{dtype}-*.nbi")
-    )
+    source, name = Path(__file__).with_name("cpu.py"), f"cpu._project_rows-{dtype}-*.nbi"
     try:
+        if given := os.environ.get("NUMBA_CACHE_DIR"):
+            files = [*Path(given).glob(f"*/{name}")]
+        else:
+            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            files = [*source.parent.glob(f"__pycache__/{name}"), *caches.glob(f"numba/*/{name}")]
         return any(file.stat().st_mtime >= source.stat().st_mtime for file in files)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
         return False
 
 
