@@ -30,7 +30,7 @@ _HOME = {
     "PositiveRF": "features",
     "QuadratureFourierFeatures": "features",
     "RFFSampler": "features",
-    "RelevanceScaler": "features",
+    "RelevanceScaler": "regression",
     "SimplexRF": "features",
     "SimplexRFPlus": "features",
     "SmoothClipScaler": "features",

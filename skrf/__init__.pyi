@@ -31,7 +31,6 @@ from .features import (
     PoissonRF,
     PositiveRF,
     QuadratureFourierFeatures,
-    RelevanceScaler,
     RFFSampler,
     SimplexRF,
     SimplexRFPlus,
@@ -47,6 +46,7 @@ from .regression import (
     KernelRegressionClassifierCV,
     KernelRegressor,
     KernelRegressorCV,
+    RelevanceScaler,
 )
 from .sampling import KernelSampler
 

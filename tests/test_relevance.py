@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 
 from skrf import RelevanceScaler
-from skrf.features.relevance import _Evidence, _LeaveOneOut, _sample
+from skrf.regression.relevance import _Evidence, _LeaveOneOut, _sample
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(120, 4))
@@ -108,7 +108,7 @@ def test_length_scales_by_evidence(monkeypatch):
     rows = rng.uniform(-2, 2, size=(300, 5))
     targets = np.sin(3 * rows[:, 0]) + rows[:, 1] + 0.1 * rng.normal(size=300)
     # Of fewer projections, whose cost is cubic.
-    monkeypatch.setattr("skrf.features.relevance._N_PROJECTIONS", 64)
+    monkeypatch.setattr("skrf.regression.relevance._N_PROJECTIONS", 64)
     by_evidence = relevance(rows, targets, criterion="evidence")
     assert by_evidence[0] > 2 * by_evidence[1] > 4 * by_evidence[2:].max()
     assert_allclose(rows.var(axis=0) @ by_evidence**2, rows.var(axis=0).sum())

@@ -27,7 +27,6 @@ from .landmarks import ClusterNystroem
 from .positive import PositiveRF, SimplexRF, SimplexRFPlus
 from .quadrature import QuadratureFourierFeatures
 from .quantizer import ClusterQuantizer, lacks_rows
-from .relevance import RelevanceScaler
 from .scaling import SmoothClipScaler
 from .trigonometric import RFFSampler
 
@@ -48,7 +47,6 @@ __all__ = [
     "PositiveRF",
     "QuadratureFourierFeatures",
     "RFFSampler",
-    "RelevanceScaler",
     "SimplexRF",
     "SimplexRFPlus",
     "SmoothClipScaler",

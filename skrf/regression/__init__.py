@@ -10,6 +10,7 @@ from .decide import Argmax, Decision, Discriminants, OneVsOne
 from .kernel_regression_cv import KernelRegressionClassifierCV, KernelRegressorCV
 from .problems import Problem
 from .regressor import KernelRegressor
+from .relevance import RelevanceScaler
 from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier
 from .ridge_cv import ApproxKernelRidgeClassifierCV, ApproxKernelRidgeCV
 
@@ -27,4 +28,5 @@ __all__ = [
     "KernelRegressorCV",
     "OneVsOne",
     "Problem",
+    "RelevanceScaler",
 ]

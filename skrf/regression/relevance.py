@@ -33,10 +33,9 @@ from .._validation import (
     read_only,
     validate_rows,
 )
+from ..features import RFFSampler, by_first, row_codes, spread_rows
+from ..features._batch_summary import passes_of_fit
 from ..statistics import Moments, standardised
-from ._batch_summary import passes_of_fit
-from ._clusters import by_first, row_codes, spread_rows
-from .trigonometric import RFFSampler
 
 _ROUNDING = 1e-10  # of a score, with a margin
 _SCALES = np.log(2.0) * np.arange(-1, 8)  # common to all columns, at a total variance of 1
