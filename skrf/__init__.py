@@ -30,6 +30,7 @@ _HOME = {
     "PositiveRF": "features",
     "QuadratureFourierFeatures": "features",
     "RFFSampler": "features",
+    "RelevanceProjection": "regression",
     "RelevanceScaler": "regression",
     "SimplexRF": "features",
     "SimplexRFPlus": "features",

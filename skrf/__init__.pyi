@@ -46,6 +46,7 @@ from .regression import (
     KernelRegressionClassifierCV,
     KernelRegressor,
     KernelRegressorCV,
+    RelevanceProjection,
     RelevanceScaler,
 )
 from .sampling import KernelSampler
@@ -76,6 +77,7 @@ __all__ = [
     "PositiveRF",
     "QuadratureFourierFeatures",
     "RFFSampler",
+    "RelevanceProjection",
     "RelevanceScaler",
     "SimplexRF",
     "SimplexRFPlus",

@@ -89,6 +89,8 @@ ESTIMATORS = {
     "ClusterQuantizer": partial(_transformer, skrf.ClusterQuantizer, n_components=6),
     "QuadratureFourierFeatures": _quadrature,
     "RelevanceScaler": partial(_transformer, skrf.RelevanceScaler),
+    "RelevanceScaler-gradients": partial(_transformer, skrf.RelevanceScaler, criterion="gradients"),
+    "RelevanceProjection": partial(_transformer, skrf.RelevanceProjection),
     "SmoothClipScaler": _scaler,
     **{
         kind.__name__: partial(_predictor, kind, skrf.AdaptiveRF(8))

@@ -43,6 +43,7 @@ VARIANTS = [  # that run other code
     ClusterQuantizer(n_components=8),
     QuadratureFourierFeatures(n_components=9),
     RelevanceScaler(n_samples=10),
+    RelevanceScaler(criterion="gradients"),
     SmoothClipScaler(ranks=True),
     # Fewer features, centres, candidates and folds than by default, for the time that checks take.
     # Kernel regression looks for a sigma with "exact" and in KernelRegressor.

@@ -1,4 +1,4 @@
-"""RelevanceScaler: its score, the multipliers that it finds, and what leaves them as they are."""
+"""Scales learned from targets: their scores, what is found, and what leaves them as they are."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 
-from skrf import RelevanceScaler
+from skrf import RelevanceProjection, RelevanceScaler
+from skrf.regression.feature_machine import Directions, Multipliers, halves
 from skrf.regression.relevance import _Evidence, _LeaveOneOut, _sample
 
 _rng = np.random.default_rng(0)
@@ -19,6 +20,20 @@ TARGETS = np.sin(2 * X[:, 2]) + 0.1 * _rng.normal(size=120)
 
 def relevance(rows, y, sample_weight=None, **params):
     return RelevanceScaler(**{"random_state": 0, **params}).fit(rows, y, sample_weight).relevance_
+
+
+def components(rows, y, sample_weight=None, **params):
+    model = RelevanceProjection(**{"random_state": 0, **params})
+    return model.fit(rows, y, sample_weight).components_
+
+
+def by_gradients(rows, y, sample_weight=None, **params):
+    return relevance(rows, y, sample_weight, criterion="gradients", **params)
+
+
+ALL = pytest.mark.parametrize("learned", [relevance, by_gradients, components])
+MULTIPLIERS = pytest.mark.parametrize("learned", [relevance, by_gradients])
+MACHINES = pytest.mark.parametrize("kind", [Multipliers, Directions])
 
 
 # ------------------------------------------------------------------ the score
@@ -61,6 +76,109 @@ def test_the_score_and_its_gradient(kind):
         assert_allclose(gradient, numbers, rtol=1e-4, atol=1e-6)
 
 
+# ------------------------------------------------------------------ feature machines
+
+
+def machine_of(kind):
+    """Return a machine with scales and a fit, and its regression at any rows."""
+    rng = np.random.default_rng(4)
+    rows, weights = np.round(rng.normal(size=(25, 3)), 1), rng.uniform(0.5, 3, size=25)
+    targets = np.column_stack([np.sin(2 * rows[:, 0]) + rows[:, 1], rows[:, 2] ** 2])
+    machine = kind(rows, weights, targets)
+    for _ in range(2):
+        machine.fit((1.2, 0.3))
+        machine.step()
+    machine.fit((0.8, 0.1))
+
+    def values(at):
+        apart = machine.scaled(at)[:, None] - machine.rows
+        size = np.abs(apart).sum(axis=2) if kind is Multipliers else np.sum(apart**2, axis=2)
+        return np.exp(-size / (0.8 * machine.unit) ** kind.exponent) @ machine.coef
+
+    return machine, weights, targets, values
+
+
+@MACHINES
+def test_scales_are_the_root_of_gradients_by_finite_differences(kind):
+    """As a function of the rows before scaling; where rows tie, the mean of both sides."""
+    machine, weights, _, values = machine_of(kind)
+    steps = 1e-5 * np.eye(3)
+    gradients = np.stack(
+        [(values(machine.X + h) - values(machine.X - h)) / 2e-5 for h in steps], axis=2
+    )
+    outer = np.einsum("n,nca,ncb->ab", weights, gradients, gradients)
+    machine.step()
+    found = machine.scales
+    if kind is Multipliers:
+        expected = np.sqrt(np.diagonal(outer))
+    else:
+        assert_allclose(found, found.T, atol=1e-12)
+        found, expected = found @ found, outer
+    assert np.ptp(np.linalg.norm(np.atleast_2d(expected), axis=0)) > 0.1 * np.max(expected)
+    assert_allclose(found / np.max(found), expected / np.max(expected), rtol=2e-5, atol=1e-6)
+
+
+@MACHINES
+def test_widths_and_penalties_are_chosen_by_leaving_rows_out(kind):
+    machine, weights, targets, _ = machine_of(kind)
+    shares = weights / weights.sum()
+    targets = targets - shares @ targets
+    for width, penalty in [(0.5, 0.3), (3.0, 0.01)]:
+        kernel, coef, error = machine.regression(width, penalty)
+        system = kernel + np.diag(penalty / (25 * shares))
+        assert_allclose(coef, np.linalg.solve(system, targets))
+        squares = 0.0
+        for i in range(25):
+            rest = np.arange(25) != i
+            coef = np.linalg.solve(system[np.ix_(rest, rest)], targets[rest])
+            squares += shares[i] * np.sum((targets[i] - kernel[i, rest] @ coef) ** 2)
+        assert error == pytest.approx(squares)
+    choices = [(0.5, 0.3), (1.2, 0.1), (3.0, 0.01)]
+    errors = [machine.regression(*choice)[2] for choice in choices]
+    assert (
+        machine.fit(*choices) == np.argmin(errors)
+        and machine.width == choices[np.argmin(errors)][0]
+    )
+
+
+def test_halves_have_as_much_of_everything():
+    """Every second row of a lattice has the same value in the last column."""
+    lattice = np.stack(np.meshgrid(*[[0, 1]] * 7, indexing="ij"), axis=-1).reshape(-1, 7)
+    shares = halves(lattice, None) @ lattice / 64
+    assert (np.abs(shares - 0.5) < 0.2).all()
+    classes = np.repeat([2, 0, 1], [64, 44, 20])
+    assert_array_equal(np.bincount(classes, halves(lattice, classes)), [22, 10, 32])
+    renamed = np.array([5, 9, 1])[classes]
+    assert_array_equal(halves(lattice, renamed), halves(lattice, classes))
+
+
+@pytest.mark.parametrize("learned", [by_gradients, components])
+def test_gradients_of_noise_change_nothing(learned):
+    """A search of penalties alone gains on noise: the judges ask what the scales add to it."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        rows, y = rng.normal(size=(300, 6)), rng.integers(0, 2, 300)
+        assert_allclose(learned(rows, y), np.eye(6) if learned is components else 1, atol=1e-12)
+
+
+def test_directions():
+    """A difference of columns that no multipliers tell from their sum."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 4))
+    y = np.sin(2 * (rows[:, 0] - rows[:, 3]))
+    found = components(rows, y)
+    assert_allclose(found, found.T)
+    assert np.abs(np.linalg.eigh(found)[1][:, -1] @ [0.5**0.5, 0, 0, -(0.5**0.5)]) > 0.999
+    assert_allclose((rows @ found).var(axis=0).sum(), rows.var(axis=0).sum())
+    assert np.linalg.cond(found) < 1e5
+    # Labels, and columns that are constant in the sample.
+    wide = np.column_stack([rows, np.full(400, 0.1)])
+    found = components(wide, y > 0)
+    assert np.abs(np.linalg.eigh(found[:4, :4])[1][:, -1] @ [0.5**0.5, 0, 0, -(0.5**0.5)]) > 0.99
+    assert_array_equal(found[4, :4], 0)
+    assert np.linalg.eigvalsh(found[:4, :4])[0] < found[4, 4] < np.linalg.eigvalsh(found)[-1]
+
+
 # ------------------------------------------------------------------ what it finds
 
 
@@ -74,10 +192,12 @@ def test_labels_that_no_column_predicts_change_little():
     assert np.median(ratios) == pytest.approx(1.0)
 
 
-def test_left_out_parts_do_not_depend_on_names_or_order():
+@ALL
+def test_left_out_parts_do_not_depend_on_names_or_order(learned):
     order = np.random.default_rng(3).permutation(len(X))
     renamed = np.array(["c", "a", "b"])[np.unique(LABELS, return_inverse=True)[1]]
-    assert_allclose(relevance(X[order], renamed[order]), relevance(X, LABELS), rtol=1e-6)
+    expected = learned(X, LABELS)
+    assert_allclose(learned(X[order], renamed[order]), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
@@ -144,58 +264,92 @@ def test_the_evidence_is_judged_by_another_draw(monkeypatch):
     ],
     ids=["names", "booleans", "targets", "far targets"],
 )
-def test_the_column_that_says_something(y, place):
-    multipliers = relevance(X, y)
+@MULTIPLIERS
+def test_the_column_that_says_something(learned, y, place):
+    multipliers = learned(X, y)
     assert multipliers.argmax() == place
     assert multipliers[place] > 3 * np.delete(multipliers, place).max()
     assert_allclose(multipliers**2 @ X.var(axis=0), X.var(axis=0).sum())
 
 
-def test_two_outputs_noise_and_weights():
-    two = relevance(X, np.column_stack([TARGETS, 50 * (X[:, 0] > 0)]))
+@MULTIPLIERS
+def test_two_outputs_noise_and_weights(learned):
+    two = learned(X, np.column_stack([TARGETS, 50 * (X[:, 0] > 0)]))
     assert set(np.argsort(two)[2:]) == {0, 2}
     noise = np.random.default_rng(3).normal(size=(400, 5))
-    assert np.abs(np.log(relevance(noise, np.arange(400) % 2))).max() < 1.5
+    assert np.abs(np.log(learned(noise, np.arange(400) % 2))).max() < 1.5
     # Half of the samples follow one column, half another: weights tell which of them count.
     is_first = np.arange(120) < 60
     y = np.where(is_first, X[:, 0] > 0, X[:, 3] > 0)
-    assert relevance(X, y, np.where(is_first, 1.0, 1e-3)).argmax() == 0
-    assert relevance(X, y, np.where(is_first, 1e-3, 1.0)).argmax() == 3
+    assert learned(X, y, np.where(is_first, 1.0, 1e-3)).argmax() == 0
+    assert learned(X, y, np.where(is_first, 1e-3, 1.0)).argmax() == 3
 
 
-def test_floats_are_targets_and_integers_labels():
+@MULTIPLIERS
+def test_floats_are_targets_and_integers_labels(learned):
     """Only the order of the numbers tells a column that labels do not see."""
     counts = np.argsort(np.argsort(X[:, 3])) // 8
-    as_floats, as_labels = relevance(X, counts.astype(float)), relevance(X, counts)
+    as_floats, as_labels = learned(X, counts.astype(float)), learned(X, counts)
     assert as_floats.argmax() == 3 and not np.allclose(as_floats, as_labels, rtol=0.05)
 
 
-def test_units_do_not_matter():
+@ALL
+def test_units_do_not_matter(learned):
     for y in (LABELS, TARGETS):
-        expected = relevance(X, y)
+        expected = learned(X, y)
         for factor in (1e-100, 1e100):
-            assert_allclose(relevance(factor * X + 3 * factor, y), expected, rtol=1e-4)
+            assert_allclose(learned(factor * X + 3 * factor, y), expected, rtol=1e-4, atol=1e-5)
     for factor in (1e-300, 1e307):
-        assert_allclose(relevance(X, factor * TARGETS), expected, rtol=1e-4)
+        assert_allclose(learned(X, factor * TARGETS), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_constant_columns_stay_of_average_relevance(form):
+@MULTIPLIERS
+def test_constant_columns_stay_of_average_learned(learned, form):
     wide = np.column_stack([X, np.full(120, 0.1), np.zeros(120)])
-    varying, constant = np.split(relevance(form(wide), LABELS), [4])
-    assert_allclose(varying, relevance(X, LABELS), rtol=1e-6)
+    varying, constant = np.split(learned(form(wide), LABELS), [4])
+    assert_allclose(varying, learned(X, LABELS), rtol=1e-6)
     assert constant[0] == constant[1] and varying.min() < constant[0] < varying.max()
 
 
-def test_where_nothing_is_to_be_told_columns_stay_as_they_are():
-    assert_array_equal(relevance(np.ones((9, 2)), np.arange(9) % 2), [1, 1])
-    assert_array_equal(relevance(X[:1], [0]), np.ones(4))
+@MULTIPLIERS
+def test_where_nothing_is_to_be_told_columns_stay_as_they_are(learned):
+    assert_array_equal(learned(np.ones((9, 2)), np.arange(9) % 2), [1, 1])
+    assert_array_equal(learned(X[:1], [0]), np.ones(4))
     for y in (np.zeros(120, int), np.full(120, 0.3)):
-        assert_allclose(relevance(X, y), 1, rtol=1e-12)
+        assert_allclose(learned(X, y), 1, rtol=1e-12)
     # A column that varies in samples that were not drawn alone.
     rare = np.column_stack([X, np.zeros(120)])
     rare[np.random.default_rng(5).integers(120), 4] = 1e-3
-    assert np.isfinite(relevance(rare, LABELS, n_samples=20)).all()
+    assert np.isfinite(learned(rare, LABELS, n_samples=20)).all()
+
+
+def _hostile():
+    rng = np.random.default_rng(6)
+    rows = rng.normal(size=(60, 3))
+    y = rows[:, 0] * rows[:, 1]
+    yield "one row per class", rows, np.arange(60)
+    yield "two rows", rows[:2], [0, 1]
+    yield "few rows", rows[:5], y[:5]
+    yield "equal rows of several classes", np.repeat(rows[:3], 20, 0), np.tile([0, 1, 1], 20)
+    yield "equal rows", np.ones((9, 2)), np.arange(9.0)
+    yield "duplicated columns", np.column_stack([rows, rows]), y > 0
+    yield "heavy tails", rng.standard_cauchy(size=(60, 3)) ** 5, y > 0
+    yield "all sizes", rows * [1e-150, 1.0, 1e149], y
+    yield "one large row", np.vstack([rows, np.full(3, 1e100)]), np.append(y, 0.0)
+    yield "more columns than rows", rng.normal(size=(8, 40)), np.arange(8) % 2
+    yield "more outputs than are used", rows, rng.normal(size=(60, 70))
+
+
+@pytest.mark.parametrize("case", list(_hostile()), ids=lambda case: case[0])
+@pytest.mark.parametrize("learned", [by_gradients, components])
+def test_gradients_of_hostile_tables(learned, case):
+    _, rows, y = case
+    weights = 10.0 ** np.random.default_rng(7).uniform(-200, 100, len(rows))
+    for sample_weight in (None, weights):
+        found = learned(rows, y, sample_weight)
+        assert np.isfinite(found).all()
+        assert (np.diagonal(found) if found.ndim == 2 else found).min() > 0
 
 
 # ------------------------------------------------------------------ rows and weights
@@ -208,7 +362,8 @@ def test_where_nothing_is_to_be_told_columns_stay_as_they_are():
     st.booleans(),
     st.integers(0, 2**31),
 )
-def test_weights_are_repetitions(kind, n_samples, is_coarse, seed):
+@ALL
+def test_weights_are_repetitions(learned, kind, n_samples, is_coarse, seed):
     """Also where rows are drawn; neither the order of rows nor a common factor matters."""
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(40, 3))
@@ -216,16 +371,16 @@ def test_weights_are_repetitions(kind, n_samples, is_coarse, seed):
     y = rng.integers(0, 3, 40) if kind == "labels" else np.round(rng.normal(size=40), 1)
     weights = rng.integers(0, 4, 40)
     weights[0] += 1
-    expected = relevance(rows, y, weights, n_samples=n_samples)
+    expected = learned(rows, y, weights, n_samples=n_samples)
     repeated = rng.permutation(np.repeat(np.arange(40), weights))
     kept = rng.permutation(np.flatnonzero(weights))
     for again in (
-        relevance(rows[repeated], y[repeated], n_samples=n_samples),
-        relevance(rows[kept], y[kept], 0.3 * weights[kept], n_samples=n_samples),
-        relevance(sp.csr_array(rows), y, weights, n_samples=n_samples),
+        learned(rows[repeated], y[repeated], n_samples=n_samples),
+        learned(rows[kept], y[kept], 0.3 * weights[kept], n_samples=n_samples),
+        learned(sp.csr_array(rows), y, weights, n_samples=n_samples),
     ):
         # A search amplifies rounding.
-        assert_allclose(again, expected, rtol=1e-3)
+        assert_allclose(again, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_the_sample_is_stratified():
@@ -272,12 +427,35 @@ def test_containers(dtype):
     assert list(scaler.get_feature_names_out(["a", "b", "c", "d"])) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_containers_of_a_projection(dtype):
+    projection = RelevanceProjection(random_state=0).fit(X, TARGETS)
+    rows = X.astype(dtype)
+    projected = projection.transform(rows)
+    assert projected.dtype == dtype
+    assert_allclose(projected, X @ projection.components_.T, rtol=1e-5, atol=1e-6)
+    of_sparse = projection.transform(sp.csr_array(rows))
+    assert isinstance(of_sparse, np.ndarray) and of_sparse.dtype == dtype
+    assert_allclose(of_sparse, projected, rtol=1e-5, atol=1e-6)
+    assert_allclose(components(sp.csr_array(rows), TARGETS), components(rows, TARGETS), rtol=1e-6)
+    names = projection.set_output(transform="pandas").transform(rows).columns
+    assert list(names) == [f"relevanceprojection{k}" for k in range(4)]
+    far = np.full((2, 4), 1.7e308)
+    for large in (far, sp.csr_array(far)):
+        with pytest.raises(ValueError, match="X times components_ exceeds the range of float64"):
+            projection.transform(large)
+
+
 def test_array_libraries():
     xp = pytest.importorskip("array_api_strict")
     scaler = RelevanceScaler(random_state=0).fit(X, LABELS)
     other = RelevanceScaler(random_state=0).fit(xp.asarray(X), xp.asarray(LABELS))
     assert_array_equal(other.relevance_, scaler.relevance_)
     assert_array_equal(np.asarray(other.transform(xp.asarray(X))), X * scaler.relevance_)
+    projection = RelevanceProjection(random_state=0).fit(xp.asarray(X), xp.asarray(LABELS))
+    assert_array_equal(projection.components_, components(X, LABELS))
+    projected = projection.transform(xp.asarray(X))
+    assert_allclose(np.asarray(projected), X @ projection.components_)
 
 
 def test_a_fit_is_whole_and_cannot_be_overwritten():

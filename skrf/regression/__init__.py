@@ -10,7 +10,7 @@ from .decide import Argmax, Decision, Discriminants, OneVsOne
 from .kernel_regression_cv import KernelRegressionClassifierCV, KernelRegressorCV
 from .problems import Problem
 from .regressor import KernelRegressor
-from .relevance import RelevanceScaler
+from .relevance import RelevanceProjection, RelevanceScaler
 from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier
 from .ridge_cv import ApproxKernelRidgeClassifierCV, ApproxKernelRidgeCV
 
@@ -28,5 +28,6 @@ __all__ = [
     "KernelRegressorCV",
     "OneVsOne",
     "Problem",
+    "RelevanceProjection",
     "RelevanceScaler",
 ]

@@ -1,4 +1,4 @@
-"""One multiplier per column, so that distances reflect what separates the targets."""
+"""Multipliers or directions of columns, so that distances reflect what separates the targets."""
 
 import math
 from numbers import Integral
@@ -9,7 +9,11 @@ import scipy.sparse as sp
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import Bounds, minimize
 from scipy.spatial.distance import cdist
-from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import (
+    ClassNamePrefixFeaturesOutMixin,
+    OneToOneFeatureMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from .._arrays import largest_entry, like, to_host
@@ -36,6 +40,7 @@ from .._validation import (
 from ..features import RFFSampler, by_first, row_codes, spread_rows
 from ..features._batch_summary import passes_of_fit
 from ..statistics import Moments, standardised
+from .feature_machine import Directions, Multipliers, learned_scales
 
 _ROUNDING = 1e-10  # of a score, with a margin
 _SCALES = np.log(2.0) * np.arange(-1, 8)  # common to all columns, at a total variance of 1
@@ -48,7 +53,86 @@ _JUDGED_SCALES, _SAME_EVIDENCE = np.log(2.0) * np.arange(-1, 3.5, 0.5), 1e-4  # 
 _FARTHEST = 10.0  # bound on the spread of log multipliers; the penalty keeps them well inside
 
 
-class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, EstimatorBase):
+class _ScalesFromTargets(TakesBatches, TransformerMixin, EstimatorBase):
+    """Base of transformers that learn scales from a sample of the rows and their targets."""
+
+    _is_full = False  # whether scales are a matrix
+
+    n_samples: int
+    random_state: RandomState
+
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
+        """Learn from the targets.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Class labels, or floats to be regressed on.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0; rows of weight 0 are dropped.
+
+        Returns
+        -------
+        self : object
+            The fitted transformer.
+        """
+        self._validate_params()
+        draft = draft_of(self)
+        X = to_host(validate_rows(draft, X, reset=True))
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        y, is_class = self._targets(X, y)
+        weights, X, y = drop_zero_weights(sample_weight, X, y)
+        check_range("X", X)
+        moments = Moments.of(X, weights, full=self._is_full, sizes=False)
+        total = moments.variances.sum()
+        rng = np.random.default_rng(draw_seed(self.random_state))
+        rows, *others = _sample(X, y, weights, self.n_samples, rng)
+        rows, columns = _varying(rows)
+        if total > 0 and len(columns):
+            scales = draft._learned(rows / np.sqrt(total), *others, is_class)
+        else:
+            columns, scales = columns[:0], None
+        draft._keep(moments, columns, scales)
+        return commit(self, draft)
+
+    def _targets(self, X, y):
+        return _targets(X, y)
+
+    def _passes(self, classes, scope):
+        self._validate_params()
+        return passes_of_fit(self, scope)
+
+    def _multiplied(self, X, scales, name):
+        X = validate_rows(self, X, reset=False)
+        scales = like(scales, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if scales.ndim == 2:
+                out = X @ scales
+            elif sp.issparse(X):
+                out = X @ sp.diags_array(scales, dtype=X.dtype)
+            else:
+                out = X * scales
+        if not math.isfinite(largest_entry(out)):
+            raise ValueError(
+                f"X times {name} exceeds the range of {X.dtype}: its largest entry is "
+                f"{largest_entry(X):.4g}."
+            )
+        return out
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class RelevanceScaler(OneToOneFeatureMixin, _ScalesFromTargets):
     """Multiply every column by its relevance to the target.
 
     The kernels of this library treat all columns alike. In well under a second, this scaler finds
@@ -61,11 +145,13 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     n_samples : int, default=500
         Number of distinct rows to use, drawn in proportion to the classes or evenly over the
         targets. The cost is quadratic in this number.
-    criterion : {"leave-one-out", "evidence"}, default="leave-one-out"
+    criterion : {"leave-one-out", "evidence", "gradients"}, default="leave-one-out"
         What the multipliers maximise: the accuracy with which kernel regression predicts each row
         from the others, or, for regression targets, the marginal likelihood of ridge regression,
         that is, of a Gaussian process with one length scale per column. "evidence" is usually
-        better before `ApproxKernelRidge`, and often worse before kernel regression.
+        better before `ApproxKernelRidge`, and often worse before kernel regression. "gradients"
+        takes the root mean square of the slopes of a ridge regression along a column instead; it
+        is several times faster.
     random_state : int, RandomState instance or None, default=None
         Source of the seed for drawing these rows; it has no effect if all rows are used.
 
@@ -86,6 +172,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     See Also
     --------
+    RelevanceProjection : Directions instead of columns.
     KernelRegressionClassifier : The estimator for which the multipliers are chosen.
     DenseExponentialRF : A map that adapts to principal axes, not to targets.
     sklearn.preprocessing.StandardScaler : One multiplier per column without a target.
@@ -104,6 +191,11 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     "leave-one-out" multipliers have a larger marginal likelihood under another draw of the
     projections, they are used instead.
 
+    "gradients" is a recursive feature machine: the multipliers are those of the round before times
+    the root mean squared slopes of ridge regression with the kernel exp(-s |x - y|_1), at 400 rows,
+    in up to four rounds, with s and the ridge by leave-one-out. Half of the rows judge how many
+    rounds of scales learned from the others pay, if any. Labels become indicators of the classes.
+
     On eight UCI sets with 128 components, kernel regression gains on average 2.5 points of
     accuracy with `AdaptiveRF` and 2.0 with `ClusterNystroem`. With dozens of columns and tens of
     thousands of rows to learn from, the noise of the multipliers may cost more than they gain, as
@@ -115,7 +207,9 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
     References
     ----------
     Goldberger et al., Neighbourhood components analysis (2005), with a diagonal matrix; marginal
-    likelihood: Rasmussen and Williams, Gaussian processes for machine learning (2006), chapter 5.
+    likelihood: Rasmussen and Williams, Gaussian processes for machine learning (2006), chapter 5;
+    gradients: Radhakrishnan, Beaglehole, Pandit and Belkin, Mechanism for feature learning in
+    neural networks and backpropagation-free machine learning models (2024).
 
     Examples
     --------
@@ -129,7 +223,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
 
     _parameter_constraints = {
         "n_samples": [Interval(Integral, 2, None, closed="left")],
-        "criterion": [StrOptions({"leave-one-out", "evidence"})],
+        "criterion": [StrOptions({"leave-one-out", "evidence", "gradients"})],
         "random_state": ["random_state"],
     }
 
@@ -137,64 +231,37 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
         self,
         n_samples: int = 500,
         *,
-        criterion: Literal["leave-one-out", "evidence"] = "leave-one-out",
+        criterion: Literal["leave-one-out", "evidence", "gradients"] = "leave-one-out",
         random_state: RandomState = None,
     ) -> None:
         self.n_samples = n_samples
         self.criterion = criterion
         self.random_state = random_state
 
-    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Find the multipliers.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Class labels, or floats to be regressed on.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped.
-
-        Returns
-        -------
-        self : object
-            The fitted scaler.
-        """
-        self._validate_params()
-        draft = draft_of(self)
-        X = to_host(validate_rows(draft, X, reset=True))
-        if y is None:
-            raise ValueError("RelevanceScaler requires y to be passed, but the target y is None.")
-        y, is_class = _targets(X, y)
+    def _targets(self, X, y):
+        targets, is_class = super()._targets(X, y)
         if is_class and self.criterion == "evidence":
             raise ValueError(
                 "criterion='evidence' needs regression targets, floats or several columns of "
-                f"numbers, got y of dtype {y.dtype} with labels."
+                f"numbers, got y with {targets.max() + 1} labels."
             )
-        weights, X, y = drop_zero_weights(sample_weight, X, y)
-        check_range("X", X)
-        variances = Moments.of(X, weights, sizes=False).variances
-        total = variances.sum()
-        draft.relevance_ = np.ones(X.shape[1])
-        rng = np.random.default_rng(draw_seed(self.random_state))
-        rows, *others = _sample(X, y, weights, self.n_samples, rng)
-        rows, columns = _varying(rows)
-        if total > 0 and len(columns):
-            rows = rows / np.sqrt(total)
-            if self.criterion == "evidence":
-                logs = _by_evidence(rows, *others)
-            else:
-                logs = (_stopped if is_class else _maximum)(rows, *others)
-            draft.relevance_[columns] = np.exp(logs)
-            kept = variances @ draft.relevance_**2
-            draft.relevance_ *= np.sqrt(total / kept)
-        read_only(draft.relevance_)
-        return commit(self, draft)
+        return targets, is_class
 
-    def _passes(self, classes, scope):
-        self._validate_params()
-        return passes_of_fit(self, scope)
+    def _learned(self, rows, weights, y, is_class):
+        if self.criterion == "gradients":
+            return learned_scales(Multipliers, rows, weights, y, is_class)
+        if self.criterion == "evidence":
+            return np.exp(_by_evidence(rows, weights, y))
+        return np.exp((_stopped if is_class else _maximum)(rows, weights, y))
+
+    def _keep(self, moments, columns, scales):
+        variances = moments.variances
+        self.relevance_ = np.ones(len(variances))
+        if len(columns):
+            self.relevance_[columns] = scales
+            kept = variances @ self.relevance_**2
+            self.relevance_ *= np.sqrt(variances.sum() / kept)
+        read_only(self.relevance_)
 
     def transform(self, X: Array) -> Result:
         """Return X with every column multiplied by its relevance.
@@ -210,7 +277,7 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
             The rows, float32 for float32 input and float64 otherwise.
         """
         check_is_fitted(self)
-        return self._multiplied(X, self.relevance_)
+        return self._multiplied(X, self.relevance_, "relevance_")
 
     def inverse_transform(self, X: Array) -> Result:
         """Return X with every column divided by its multiplier.
@@ -226,26 +293,109 @@ class RelevanceScaler(TakesBatches, OneToOneFeatureMixin, TransformerMixin, Esti
             The original rows.
         """
         check_is_fitted(self)
-        return self._multiplied(X, 1 / self.relevance_)
+        return self._multiplied(X, 1 / self.relevance_, "1 / relevance_")
 
-    def _multiplied(self, X, factors):
-        X = validate_rows(self, X, reset=False)
-        factors = like(factors, X)
-        with np.errstate(over="ignore"):
-            out = X @ sp.diags_array(factors, dtype=X.dtype) if sp.issparse(X) else X * factors
-        if not math.isfinite(largest_entry(out)):
-            raise ValueError(
-                f"X times relevance_ exceeds the range of {X.dtype}: its largest entry is "
-                f"{largest_entry(X):.4g}."
-            )
-        return out
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
+class RelevanceProjection(ClassNamePrefixFeaturesOutMixin, _ScalesFromTargets):
+    """Stretch rows along the directions that are relevant to the target.
+
+    Where targets depend on combinations of columns, such as differences or sums, no multipliers of
+    single columns can tell; this transformer learns a whole matrix. It is decisive on some tables,
+    and on others the multipliers of `RelevanceScaler` or none are better: let a search compare
+    them. Put it after a StandardScaler and before maps of rotation-invariant kernels, such as the
+    Gaussian one.
+
+    Parameters
+    ----------
+    n_samples : int, default=500
+        Number of distinct rows to use, drawn in proportion to the classes or evenly over the
+        targets. The cost is cubic in this number and in that of columns.
+    random_state : int, RandomState instance or None, default=None
+        Source of the seed for drawing these rows; it has no effect if all rows are used.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_features, n_features)
+        The symmetric, positive definite matrix that rows are multiplied by. It keeps the total
+        variance, and is the identity for columns that are constant in the sample.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, if a parameter, X, y or the weights are invalid.
+
+    See Also
+    --------
+    RelevanceScaler : One multiplier per column.
+    DenseExponentialRF : A map that adapts to principal axes, not to targets.
+
+    Notes
+    -----
+    A recursive feature machine: the matrix becomes the root of the mean outer product of the
+    gradients of a Gaussian kernel ridge regression on rows that it has transformed, in up to four
+    rounds. Everything else is as in `RelevanceScaler` with ``criterion="gradients"``.
+
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit and Belkin, Mechanism for feature learning in neural networks
+    and backpropagation-free machine learning models (2024).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import RelevanceProjection
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> projection = RelevanceProjection(random_state=0).fit(X, np.sin(X[:, 1] - X[:, 2]))
+    >>> strongest = np.linalg.eigh(projection.components_)[1][:, -1]
+    >>> np.abs(strongest).round(1).tolist()
+    [0.0, 0.7, 0.7]
+    """
+
+    _parameter_constraints = {
+        "n_samples": [Interval(Integral, 2, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+    _is_full = True
+
+    def __init__(self, n_samples: int = 500, *, random_state: RandomState = None) -> None:
+        self.n_samples = n_samples
+        self.random_state = random_state
+
+    def _learned(self, rows, weights, y, is_class):
+        return learned_scales(Directions, rows, weights, y, is_class)
+
+    def _keep(self, moments, columns, scales):
+        self.components_ = np.eye(len(moments.step))
+        if len(columns):
+            self.components_[np.ix_(columns, columns)] = scales
+            covariance = moments.covariance / moments.variances.sum()
+            kept = np.sum(self.components_ @ covariance * self.components_)
+            self.components_ /= np.sqrt(kept)
+        read_only(self.components_)
+
+    @property
+    def _n_features_out(self):
+        return len(self.components_)
+
+    def transform(self, X: Array) -> Result:
+        """Return X times the matrix.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows: a NumPy, SciPy sparse, CuPy or torch array.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+            The rows, float32 for float32 input and float64 otherwise.
+        """
+        check_is_fitted(self)
+        return self._multiplied(X, self.components_, "components_")
 
 
 def _targets(X, y):

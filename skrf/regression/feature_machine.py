@@ -1,0 +1,259 @@
+"""Recursive feature machines: scales of columns, learned from the slopes of ridge regressions.
+
+The mean outer product of the gradients of a kernel ridge regression on the rows X W says in which
+directions the targets change. With respect to X that is W M W, whose root is the next W: a few
+rounds of this learn the metric in which the targets are smooth (Radhakrishnan, Beaglehole, Pandit
+and Belkin, 2024). Only ratios of scales count, so that factors common to all gradients are left
+out.
+"""
+
+import math
+from copy import copy
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dtrtri
+from scipy.spatial.distance import cdist, pdist, squareform
+
+from .._threads import serial_blas
+from ..features import by_first, row_codes
+from ..statistics import standardised
+from .solve import shifted
+
+_ROUNDS = 4
+_N_SLOPES = 400  # rows at which gradients are taken
+_N_MEDIAN = 32  # rows whose distances from the others give the unit of widths
+_MOST_OUTPUTS = 64  # more are mixed at random, which keeps sums of their squares on average
+_WIDTHS, _PENALTIES = (0.5, 1.2, 3.0), (0.05, 0.3, 2.0)  # evenly spaced logarithms; first round
+_STEPS = (-1, 0, 1)  # from the last choice, of widths and penalties in turn
+_SAME = 1e-10  # of an error: rounding, with a margin
+_FARTHEST = np.exp(-10.0)  # ratio of the smallest scale to the largest
+_LEAST_WEIGHT = 1e-30  # relative to the largest, because penalties are divided by weights
+
+
+class FeatureMachine:
+    """A kernel ridge regression on rows whose scales it learns.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        Distinct rows.
+    weights : ndarray of shape (n,)
+        Their weights, which act as repetitions.
+    targets : ndarray of shape (n, n_outputs)
+        Their targets.
+    """
+
+    metric: str
+    exponent: int
+
+    def __init__(self, X, weights, targets):
+        self.X, self.shares = X, weights / weights.sum()
+        self.mean = self.shares @ targets
+        self.targets = targets - self.mean
+        self._rescale(self.start(X.shape[1]))
+
+    @staticmethod
+    def start(n_columns):
+        """Return scales that change nothing."""
+        raise NotImplementedError
+
+    def scaled(self, X):
+        """Return scaled rows."""
+        raise NotImplementedError
+
+    def slopes(self, at):
+        """Return the mean squares of the gradients at some of the rows, or their outer products."""
+        raise NotImplementedError
+
+    def stepped(self, slopes):
+        """Return the next scales."""
+        raise NotImplementedError
+
+    def _rescale(self, scales):
+        self.scales = scales
+        self.rows = self.scaled(self.X)
+        self.distances = squareform(pdist(self.rows, self.metric))
+        some = self.distances[:: math.ceil(len(self.X) / _N_MEDIAN)]
+        self.unit = np.median(some[some > 0]) if np.any(some) else 1.0
+
+    def _kernel(self, distances, width):
+        return np.exp(-((distances / (width * self.unit)) ** self.exponent))
+
+    def regression(self, width, penalty):
+        """Return kernel and coefficients, and the mean squared leave-one-out error."""
+        kernel = self._kernel(self.distances, width)
+        system = shifted(kernel, penalty / (len(kernel) * self.shares))
+        root = dtrtri(dpotrf(system, lower=1, overwrite_a=1)[0], lower=1, overwrite_c=1)[0]
+        coef = root.T @ (root @ self.targets)
+        rest = coef / np.einsum("ij,ij->j", root, root)[:, None]
+        return kernel, coef, self.shares @ np.square(rest).sum(axis=1)
+
+    def fit(self, *choices):
+        """Fit with the best width and penalty by leave-one-out, and return their number."""
+        fits = [self.regression(*choice) for choice in choices]
+        errors = np.array([error for _, _, error in fits])
+        best = int(np.argmax(errors <= (1 + _SAME) * errors.min()))
+        self.width, (self.kernel, self.coef, _) = choices[best][0], fits[best]
+        return best
+
+    def error(self, X, weights, targets):
+        """Return the mean squared error at other rows."""
+        kernel = self._kernel(cdist(self.scaled(X), self.rows, self.metric), self.width)
+        squares = np.square(kernel @ self.coef + self.mean - targets).sum(axis=1)
+        return np.average(squares, weights=weights)
+
+    def step(self):
+        """Learn the next scales."""
+        slopes = self.slopes(np.random.default_rng(0).permutation(len(self.X))[:_N_SLOPES])
+        if np.any(slopes):
+            self._rescale(self.stepped(slopes))
+
+
+class Multipliers(FeatureMachine):
+    """With a scale per column, and the kernel exp(-|x - y|_1)."""
+
+    metric, exponent = "cityblock", 1
+
+    def __init__(self, X, weights, targets):
+        super().__init__(X, weights, targets)
+        # Signs of differences are those of ranks, which any scales leave as they are.
+        self.ranks = [np.unique(x, return_inverse=True)[1].astype(np.float32) for x in X.T]
+
+    @staticmethod
+    def start(n_columns):
+        """Return scales that change nothing."""
+        return np.ones(n_columns)
+
+    def scaled(self, X):
+        """Return scaled rows."""
+        return X * self.scales
+
+    def slopes(self, at):
+        """Return the mean squares of -sum_m coef_m k(x, z_m) sign(x - z_m) at rows x."""
+        kernel, coef = self.kernel[at].astype(np.float32), self.coef.astype(np.float32)
+        signs, squares = np.empty_like(kernel), []
+        for ranks in self.ranks:
+            np.subtract(ranks[at, None], ranks, out=signs)
+            np.clip(signs, -1, 1, out=signs)
+            signs *= kernel
+            squares.append(self.shares[at] @ np.square(signs @ coef).sum(axis=1))
+        return np.array(squares)
+
+    def stepped(self, slopes):
+        """Return the next scales."""
+        scales = self.scales * np.sqrt(slopes / slopes.max())
+        return np.maximum(scales / scales.max(), _FARTHEST)
+
+
+class Directions(FeatureMachine):
+    """With a symmetric matrix of scales, and the kernel exp(-|x - y|^2)."""
+
+    metric, exponent = "euclidean", 2
+
+    @staticmethod
+    def start(n_columns):
+        """Return scales that change nothing."""
+        return np.eye(n_columns)
+
+    def scaled(self, X):
+        """Return scaled rows."""
+        return X @ self.scales
+
+    def slopes(self, at):
+        """Return the mean outer products of -sum_m coef_m k(x, z_m) (x - z_m) at rows x."""
+        X, kernel, total = self.rows[at], self.kernel[at], np.zeros_like(self.scales)
+        for coef in self.coef.T:
+            gradients = (kernel * coef) @ self.rows - (kernel @ coef)[:, None] * X
+            total += gradients.T @ (self.shares[at, None] * gradients)
+        return total
+
+    def stepped(self, slopes):
+        """Return the next scales."""
+        squares = self.scales @ (slopes / np.abs(slopes).max()) @ self.scales
+        values, vectors = np.linalg.eigh(squares)
+        roots = np.sqrt(np.maximum(values, 0.0))
+        return (vectors * np.maximum(roots / roots.max(), _FARTHEST)) @ vectors.T
+
+
+@serial_blas()
+def learned_scales(machine, X, weights, y, is_class):
+    """Return the scales of as many rounds as suit rows that these have not seen.
+
+    They keep the sum of the squares of all entries.
+
+    Half of the rows judge the scales that the other half learns. Those of as many rounds as are
+    best are then learned from all rows, with the same widths and penalties.
+
+    Parameters
+    ----------
+    machine : type
+        `Multipliers` or `Directions`.
+    X : ndarray of shape (n, d)
+        Rows.
+    weights : ndarray of shape (n,)
+        Their weights.
+    y : ndarray of shape (n,) or (n, n_outputs)
+        Codes of their classes, or targets.
+    is_class : bool
+        Whether they are classes.
+    """
+    rows = _distinct(X, weights, y, is_class)
+    part = halves(rows[0], rows[2].argmax(axis=1) if is_class else None)
+    learning, judging = ([values[part == k] for values in rows] for k in range(2))
+    if len(judging[0]) < 2:
+        return machine.start(X.shape[1])
+    learner, error, chosen = machine(*learning), np.inf, []
+    choices = [(i, j) for i in range(len(_WIDTHS)) for j in range(len(_PENALTIES))]
+    for number in range(_ROUNDS + 1):
+        before = copy(learner)
+        if number:
+            learner.step()
+        values = [tuple(map(_on_grid, (_WIDTHS, _PENALTIES), choice)) for choice in choices]
+        best = learner.fit(*values)
+        if number:  # the scales before may gain as much by the new width or penalty
+            before.fit(values[best])
+            error = min(error, before.error(*judging))
+        share = 1 / len(judging[0])  # a gain of less than that of a row is luck
+        enough, error = (1 - share) * error, learner.error(*judging)
+        if not error < enough:
+            break
+        chosen.append(values[best])
+        i, j = choices[best]
+        choices = [(i + step, j) if number % 2 else (i, j + step) for step in _STEPS]
+    learner = machine(*rows)
+    for choice in chosen[:-1]:
+        learner.fit(choice)
+        learner.step()
+    return learner.scales * np.sqrt(np.sum(np.square(X)) / np.sum(np.square(learner.scaled(X))))
+
+
+def _on_grid(grid, place):
+    """Return the value at a place of a grid, which goes on beyond its ends."""
+    return grid[0] * (grid[1] / grid[0]) ** place
+
+
+def _distinct(X, weights, y, is_class):
+    """Return distinct rows in lexicographic order, with weights and mean targets."""
+    weights = np.maximum(weights / weights.max(), _LEAST_WEIGHT)
+    if is_class:
+        targets = np.equal.outer(y, np.unique(y)).astype(np.float64)
+    else:
+        targets = standardised(y, weights)
+    if targets.shape[1] > _MOST_OUTPUTS:
+        rng = np.random.default_rng(0)
+        targets = targets @ rng.normal(size=(targets.shape[1], _MOST_OUTPUTS))
+    _, first, number = np.unique(row_codes(X), return_index=True, return_inverse=True)
+    totals = np.bincount(number, weights)
+    sums = np.zeros((len(first), targets.shape[1]))
+    np.add.at(sums, number, weights[:, None] * targets)
+    return X[first], totals, sums / totals[:, None]
+
+
+def halves(X, classes):
+    """Return 0 or 1 for each of several sorted rows, with as many of a class in either half."""
+    order = np.random.default_rng(0).permutation(len(X))  # rows may be a lattice
+    if classes is not None:
+        order = order[np.argsort(by_first(classes[order]), kind="stable")]
+    part = np.empty(len(X), int)
+    part[order] = np.arange(len(X)) % 2
+    return part
