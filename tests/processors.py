@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 import skrf
 
 CHOSEN = ("sigma_", "alpha_", "share_", "centers_", "query_centers_", "A_", "rho_", "p_")
-CHOSEN += ("lambda_", "relevance_")
+CHOSEN += ("lambda_", "relevance_", "components_")
 ROWS = 50
 
 CLASSIFIERS = {
@@ -53,6 +53,8 @@ MAPS = {
     "geometric": skrf.GeometricRF(sigma="scale", random_state=0),
     "simplex+": skrf.SimplexRFPlus(sigma="scale", random_state=0),
     "relevance": skrf.RelevanceScaler(random_state=0),
+    "slopes": skrf.RelevanceScaler(criterion="gradients", random_state=0),
+    "directions": skrf.RelevanceProjection(random_state=0),
 }
 
 

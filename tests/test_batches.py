@@ -41,6 +41,7 @@ from skrf import (
     KernelRegressorCV,
     OptimalPositiveRF,
     PoissonRF,
+    RelevanceProjection,
     RelevanceScaler,
     RFFSampler,
 )
@@ -201,6 +202,8 @@ def test_what_needs_samples_gets_labels_and_weights():
         AdaptiveRF(12, random_state=0),
         ClusterNystroem(12, random_state=0),
         RelevanceScaler(random_state=0),
+        RelevanceScaler(criterion="gradients", random_state=0),
+        RelevanceProjection(random_state=0),
         RFFSampler(12, sigma="median", random_state=0),
     ):
         whole = clone(model).fit(X, Y, WEIGHTS)

@@ -27,6 +27,7 @@ from skrf import (
     KernelRegressor,
     KernelRegressorCV,
     OptimalPositiveRF,
+    RelevanceProjection,
     RelevanceScaler,
     RFFSampler,
     theory,
@@ -234,7 +235,13 @@ def test_subclasses_may_pass_parameters_on():
 
 with_targets = pytest.mark.parametrize(
     "estimator",
-    [*REGRESSIONS, ApproxKernelRidge, ApproxKernelRidgeClassifier, RelevanceScaler],
+    [
+        *REGRESSIONS,
+        ApproxKernelRidge,
+        ApproxKernelRidgeClassifier,
+        RelevanceScaler,
+        RelevanceProjection,
+    ],
 )
 
 

@@ -189,7 +189,7 @@ def learned_scales(machine, X, weights, y, is_class):
     machine : type
         `Multipliers` or `Directions`.
     X : ndarray of shape (n, d)
-        Rows.
+        Rows, at least two of them distinct.
     weights : ndarray of shape (n,)
         Their weights.
     y : ndarray of shape (n,) or (n, n_outputs)
@@ -197,11 +197,10 @@ def learned_scales(machine, X, weights, y, is_class):
     is_class : bool
         Whether they are classes.
     """
+    X = X / np.abs(X).max()  # so that no square overflows
     rows = _distinct(X, weights, y, is_class)
     part = halves(rows[0], rows[2].argmax(axis=1) if is_class else None)
     learning, judging = ([values[part == k] for values in rows] for k in range(2))
-    if len(judging[0]) < 2:
-        return machine.start(X.shape[1])
     learner, error, chosen = machine(*learning), np.inf, []
     choices = [(i, j) for i in range(len(_WIDTHS)) for j in range(len(_PENALTIES))]
     for number in range(_ROUNDS + 1):
