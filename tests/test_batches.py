@@ -454,6 +454,19 @@ def test_folds_at_random():
     assert abs(score - apart.fit(X, Y).best_score_) < 0.1
 
 
+def test_folds_at_random_differ_between_batches():
+    """Of rows that come in two batches, most are tested by models that know the other copy."""
+    rows, noise = np.eye(20), np.random.default_rng(0).normal(size=20)
+    model = ApproxKernelRidgeCV(
+        RFFSampler(200, random_state=0),
+        sigmas=[5.0],
+        alphas=[1e-3],
+        cv=KFold(4, shuffle=True, random_state=0),
+    )
+    score = model.fit_batches([(rows, noise)] * 2).best_score_  # minus a mean square
+    assert -score < 0.5 * noise.var()
+
+
 def test_searches_refuse_what_they_cannot_do_in_batches():
     for cv in (
         ShuffleSplit(3),
