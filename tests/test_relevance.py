@@ -259,7 +259,7 @@ def test_length_scales_by_evidence(monkeypatch):
 
 def test_the_evidence_is_judged_by_another_draw(monkeypatch):
     """Multipliers of noise that suit their own few projections alone lose to leave-one-out."""
-    monkeypatch.setattr("skrf.features.relevance._N_PROJECTIONS", 16)
+    monkeypatch.setattr("skrf.regression.relevance._N_PROJECTIONS", 16)
     rng = np.random.default_rng(0)
     rows, noise = rng.normal(size=(30, 3)), rng.normal(size=30)
     by_evidence = relevance(rows, noise, criterion="evidence")
