@@ -70,18 +70,3 @@ def names_of(estimator, n_features):
     """Return the names of the columns, or their numbers."""
     names = getattr(estimator, "feature_names_in_", getattr(_local, "names", None))
     return np.arange(n_features) if names is None or len(names) != n_features else names
-
-
-@contextmanager
-def quiet():
-    """Give no warnings of a map that is fitted on the way."""
-    before, _local.told = getattr(_local, "told", None), _Everything()
-    try:
-        yield
-    finally:
-        _local.told = before
-
-
-class _Everything(set):
-    def __contains__(self, key):
-        return True

@@ -1,10 +1,11 @@
 """Kernels in two versions that agree to rounding: plain array-API code and compiled code.
 
-Both modules have `project`, `pull_back`, `sweep`, `sweep_back` and `sine_cosine`. `plain` serves
-every array library and is the oracle; `cpu` needs numba, whose import and first calls cost as much
-as many small calls. Public calls tell `load` how much they are about to do; once all calls of the
-process together have done so much that compiled code repays what it costs, `cpu` serves them. Both
-sum in the dtype of the input: which one ran moves results by rounding errors, never more.
+Both modules have `project`, `pull_back`, `sweep`, `sweep_back`, `sine_cosine` and `city_block`.
+`plain` serves every array library and is the oracle; `cpu` needs numba, whose import and first
+calls cost as much as many small calls. Public calls tell `load` how much they are about to do; once
+all calls of the process together have done so much that compiled code repays what it costs, `cpu`
+serves them. Both sum in the dtype of the input: which one ran moves results by rounding errors,
+never more.
 """
 
 import os
@@ -56,8 +57,8 @@ def load(X, n_sines, n_transformed=0):
 
 def load_all():
     """Use compiled code from now on, however small the calls are."""
-    global _made
-    _made = max(_made, MANY_SINES)
+    global _made, _subtracted
+    _made, _subtracted = max(_made, MANY_SINES), max(_subtracted, MANY_DIFFERENCES)
     _transformed.update(float32=np.inf, float64=np.inf)
 
 
@@ -133,13 +134,9 @@ def city_block(X, Y):
         The distances, in the library and the dtype of X.
     """
     global _subtracted
-    if is_array_api(X) or X.dtype not in (np.float32, np.float64):
+    if not _is_compiled(X):
         return plain.city_block(X, Y)
     work = X.size * len(Y)
     if work >= _SMALL:
         _subtracted += work
-    if _subtracted < MANY_DIFFERENCES:
-        return plain.city_block(X, Y)
-    from . import cpu
-
-    return cpu.city_block(X, Y)
+    return (_cpu() if _subtracted >= MANY_DIFFERENCES else plain).city_block(X, Y)

@@ -253,30 +253,24 @@ def _sweep_tile_back(fours, total, sweeps):
                 total[r] = t0
 
 
-# Both get whole rows: slices of columns may be contiguous or not, for which numba would compile two
+# It gets whole rows: slices of columns may be contiguous or not, for which numba would compile two
 # versions. Eight columns at a time, or every number would come from a cache line of its own.
 @_Kernel
-def _to_columns(rows, start, left, width, columns):
+def _move(rows, start, left, width, columns, is_back):
     tile, whole = rows[start : start + _TILE, left : left + width], width - width % 8
     for first in range(0, whole, 8):
         for r in range(tile.shape[0]):
             for j in range(first, first + 8):
-                columns[j, r] = tile[r, j]
+                if is_back:
+                    tile[r, j] = columns[j, r]
+                else:
+                    columns[j, r] = tile[r, j]
     for j in range(whole, width):
         for r in range(tile.shape[0]):
-            columns[j, r] = tile[r, j]
-
-
-@_Kernel
-def _to_rows(rows, start, left, width, columns):
-    tile, whole = rows[start : start + _TILE, left : left + width], width - width % 8
-    for first in range(0, whole, 8):
-        for r in range(tile.shape[0]):
-            for j in range(first, first + 8):
+            if is_back:
                 tile[r, j] = columns[j, r]
-    for j in range(whole, width):
-        for r in range(tile.shape[0]):
-            tile[r, j] = columns[j, r]
+            else:
+                columns[j, r] = tile[r, j]
 
 
 def _sweep(rows, sweeps, is_back):
@@ -291,14 +285,14 @@ def _sweep(rows, sweeps, is_back):
         if width < order:  # else numbers that are not finite would stay in the rest
             columns[width:] = 0
         for start in range(0, len(rows), _TILE):
-            _to_columns(rows, start, left, width, columns)
+            _move(rows, start, left, width, columns, False)
             total = np.zeros(_TILE, rows.dtype)
             if is_back:
                 _sweep_tile_back(fours, total, sweeps[k])
                 columns += total
             else:
                 _sweep_tile(fours, total, sweeps[k])
-            _to_rows(rows, start, left, width, columns)
+            _move(rows, start, left, width, columns, True)
 
 
 def sweep(products, sweeps):

@@ -24,6 +24,7 @@ from .._arrays import (
     take,
     to_host,
 )
+from .._validation import check_not_masked
 from ._inputs import as_array
 
 # Rows of entries that are formed at once. Rows of a sparse mask share few keys, so that more of
@@ -384,7 +385,12 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
     elif len(shape) == 3:
         own_heads, *shape = shape
     if is_causal and n_queries < n_keys and tuple(shape) == (n_keys, n_keys):
-        return LastRows(as_mask(mask, n_keys, n_keys, n_heads, True, X), n_queries)
+        if is_grid or isinstance(mask, LinearOperator):
+            return LastRows(as_mask(mask, n_keys, n_keys, n_heads, True, X), n_queries)
+        # A step of decoding does not look at the rows of the positions before.
+        first = n_keys - n_queries
+        mask = mask.tocsr()[first:] if sp.issparse(mask) else mask[..., first:, :]
+        shape = [n_queries, n_keys]
     if tuple(shape) != (n_queries, n_keys) or own_heads not in (None, n_heads):
         got = tuple(shape) if own_heads is None else (own_heads, *shape)
         raise ValueError(
@@ -475,6 +481,7 @@ def as_doubles(values):
 
 def checked_entries(entries, name):
     """Return entries as an array of real, finite numbers >= 0, or raise."""
+    check_not_masked(name, entries)
     entries = np.asarray(as_doubles(entries) if is_array_api(entries) else entries)
     if entries.dtype.kind not in "buif":
         raise TypeError(f"{name} must hold real numbers or booleans, got {entries.dtype}.")

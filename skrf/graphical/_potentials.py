@@ -17,7 +17,7 @@ from sklearn.utils import check_array, check_random_state, gen_batches
 
 from .._memory import check_fits
 from .._sums import LogMatrix, exp_max_one, log_columns, log_product, log_sum_exp
-from .._validation import draw_seed, naming
+from .._validation import check_are_numbers, draw_seed, naming
 from ..features import (
     AdaptiveRF,
     as_feature_map,
@@ -273,8 +273,7 @@ def as_array(name, value, dtype=None):
     with naming(name):
         if dtype is None:
             return np.asarray(value)
-        if np.asarray(value).dtype.kind in "mM":
-            raise TypeError("dates and times are not numbers.")
+        check_are_numbers(name, value)
         return check_array(
             value,
             dtype=dtype,
