@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skrf import ApproxKernelRidge, ApproxKernelRidgeClassifier, ClusterNystroem, RFFSampler
-from skrf.features import as_feature_map
-from skrf.regression.near_far import Ground, Tree, factor_of, left_out, solve_near_far
+from skrf.regression import near_far
+from skrf.regression.near_far import Tree, _cut_of, factor_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3))
@@ -96,40 +96,19 @@ def test_deviations_and_covariances_are_those_of_the_dense_kernel(weights):
     assert_allclose(free.noise_variance_, (residuals**2).sum(axis=0) / left, rtol=1e-4)
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1e-5])
-@pytest.mark.parametrize("weights", [np.ones(90), WEIGHTS], ids=["plain", "weighted"])
-def test_leave_one_out_is_its_definition(weights, alpha):
-    """A row leaves alone, its equals stay; of a weight above 1 one part leaves."""
-    model = near(alpha=alpha).fit(X, y, weights)
-    ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
-    distinct, _ = ground.part(np.arange(90), weights)
-    solution = solve_near_far(ground, distinct, distinct.means(y), alpha)
-    predicted = left_out(solution, distinct, y, alpha)
-    for i in (0, 7, 33, 60, 89):
-        part = min(1.0, weights[i])
-        rest = weights.copy()
-        rest[i] -= part
-        kept = rest > 1e-12
-        dense = Dense(model, X[kept], rest[kept], alpha)
-        expected = dense.predict(X[i : i + 1], y[kept])[0]
-        assert_allclose(predicted[i], expected, rtol=2e-3 if alpha > 1e-4 else 1e-5, atol=1e-4)
-
-
-def test_a_sample_of_leaves_stands_for_all():
-    feature_map = as_feature_map(clone(MAP).fit(X))
-    ground = Ground.of(feature_map, X, 20)
-    distinct, _ = ground.part(np.arange(90), np.ones(90))
-    means = distinct.means(y)
-    whole = solve_near_far(ground, distinct, means, 0.3)
-    every = solve_near_far(ground, distinct, means, 0.3, range(ground.tree.n_leaves))
-    assert_array_equal(whole.coef, every.coef)
-    some = solve_near_far(ground, distinct, means, 0.3, [0, 2])
-    seen = np.isfinite(some.coef[:, 0])
-    assert seen.sum() == np.diff(ground.bounds)[[0, 2]].sum()
-    errors = left_out(some, distinct, y, 0.3) - y
-    full = left_out(whole, distinct, y, 0.3) - y
-    known = np.isfinite(errors[:, 0])
-    assert np.corrcoef(errors[known, 0], full[known, 0])[0, 1] > 0.9
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+def test_error_bars_with_the_noise_as_estimated(weights):
+    """Weights and repetitions have a scale; one leaf is the exact kernel."""
+    exact = ApproxKernelRidge("exact", sigma=0.8, alpha=0.2).fit(X, y, weights)
+    leaf, several = (near(max_leaf_size=n).fit(X, y, weights) for n in (90, 20))
+    assert_allclose(leaf.noise_variance_, exact.noise_variance_, rtol=1e-6)
+    for name in ("return_std", "return_cov"):
+        expected, actual = (model.predict(Q, **{name: True})[1] for model in (exact, leaf))
+        assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    dense = Dense(several, X, np.ones(90) if weights is None else weights, 0.2)
+    variances = np.diagonal(dense.variances(Q)) / several._fitted.sizes.scale + 1
+    found = several.predict(Q, return_std=True)[1] ** 2 / several.noise_variance_
+    assert_allclose(found, np.outer(variances, [1, 1]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("model", [ApproxKernelRidge, ApproxKernelRidgeClassifier])
@@ -201,6 +180,33 @@ def test_leaves_are_pure_and_never_empty():
     assert np.bincount(Tree.of(ties.astype(float), 20).leaf_of(ties)).max() <= 20
 
 
+def test_cuts_leave_a_fifth_of_the_rows_on_either_side():
+    """Of the widest column that allows it, else a tenth, else half of them in order."""
+    places = np.arange(1000.0)
+    rare, some, few = (1e6 * (places < n) for n in (199, 202, 3))
+
+    def cut(*columns):
+        found = _cut_of(np.column_stack(columns))
+        return found.columns.tolist(), found.values.tolist()
+
+    assert cut(places, rare) == ([0], [499.5])
+    assert cut(places, some) == ([1], [5e5])
+    assert cut(10 * few, rare) == ([1], [5e5])
+    assert cut(few, places < 99) == ([0, 1], [0, 0])
+    columns, _ = cut(*np.eye(50))
+    assert columns == list(range(50))
+
+
+@pytest.mark.parametrize("container", [np.asarray, sp.csr_array])
+def test_one_hot_columns_of_many_values_make_no_deep_tree(container):
+    rows, targets = np.eye(600)[np.arange(1200) % 600], np.arange(1200) % 600 / 600.0
+    model = ApproxKernelRidge(ClusterNystroem(8), sigma=8.0, alpha=1e-3, max_leaf_size=6)
+    model.fit(container(rows), targets)
+    tree = model._fitted.solution.ground.tree
+    assert 100 <= tree.n_leaves <= 240  # halves of halves, where each row was a leaf before
+    assert_allclose(pickle.loads(pickle.dumps(model)).predict(rows), targets, atol=0.05)
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -223,13 +229,46 @@ def test_hostile_tables(rows, dtype):
     assert np.isfinite(other.fit(rows.astype(dtype), classes).decision_function(rows)).all()
 
 
-def test_float32_is_used_where_it_is_safe():
-    K = rbf_kernel(X[:60], gamma=0.3)
+def test_float32_is_used_from_a_limit_on_and_where_its_residual_is_small():
+    K, signs = rbf_kernel(X[:60], gamma=0.3), (-1.0) ** np.arange(300)
+    assert factor_of(K + 9.8e-5 * np.eye(60), 9.8e-5).dtype == np.float64
     assert factor_of(K + 0.1 * np.eye(60), 0.1).dtype == np.float32
-    assert factor_of(K + 1e-5 * np.eye(60), 1e-5).dtype == np.float64
-    assert factor_of(K + 1e-4 * np.eye(60), 1e-4).dtype in (np.float32, np.float64)
+    # A solution at right angles to the one large eigenvalue is rounding, as that for ones here.
+    S = np.outer(signs, signs) + 1.1e-4 * np.eye(300)
+    assert factor_of(S, 1.1e-4).dtype == np.float64
+    assert factor_of(1e300 * np.eye(60), 1e300).dtype == np.float64
     with pytest.raises(np.linalg.LinAlgError, match="alpha is lost in the rounding of a leaf"):
         factor_of(K - np.eye(60), 0.0)
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 1e-2])
+def test_float32_costs_no_accuracy(alpha, monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(600, 3))
+    targets = np.sin(rows[:, 0]) + 0.5 * rng.normal(size=600)
+    model = near(alpha=alpha, max_leaf_size=600)
+    found = model.fit(rows, targets).predict(rows)
+    monkeypatch.setattr(near_far, "_SINGLE_ALPHA", np.inf)
+    expected = model.fit(rows, targets).predict(rows)
+    assert_allclose(found, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("library", ["torch", "array_api_strict"])
+def test_rows_of_other_libraries_are_predicted(library):
+    xp = pytest.importorskip(library)
+    model, rows = near().fit(X, y), xp.asarray(Q)
+    for given in ({}, {"return_std": True}, {"return_cov": True}):
+        expected, found = model.predict(Q, **given), model.predict(rows, **given)
+        pairs = zip(expected, found, strict=True) if given else [(expected, found)]
+        for one, other in pairs:
+            assert_allclose(np.asarray(other), one, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("decision", ["auto", "argmax"])
+def test_the_last_class_may_have_no_weight(decision):
+    codes = np.arange(90) % 3
+    model = near(ApproxKernelRidgeClassifier, decision=decision, class_weight={2: 0})
+    assert set(model.fit(X, codes).predict(Q)) == {0, 1}
 
 
 def test_what_near_and_far_cannot_do_is_refused_by_name():
@@ -238,8 +277,8 @@ def test_what_near_and_far_cannot_do_is_refused_by_name():
     assert not hasattr(model, "component_coef_")
     with pytest.raises(ValueError, match="max_leaf_size=20 keeps all rows"):
         near().fit_batches([(X, y)])
-    with pytest.raises(ValueError, match="sample_y draws no functions with max_leaf_size=20"):
-        model.sample_y(Q)
+    with pytest.raises(ValueError, match="sample_y draws no functions.*fitted with max_leaf_size"):
+        model.set_params(max_leaf_size=None).sample_y(Q)
     with pytest.raises(ValueError, match="max_leaf_size=20 needs a map of landmarks.*RFFSampler"):
         near().set_params(feature_map=RFFSampler(8)).fit(X, y)
     with pytest.raises(ValueError, match="max_leaf_size=20 needs alpha to be a number"):

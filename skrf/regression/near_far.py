@@ -13,51 +13,55 @@ rows share one. With R_b the residual kernel of a leaf, and S_b = R_b + alpha / 
 
 The intercept is flat: a and f are those of the targets less b times those of targets that are 1,
 with b such that the coefficients add up to 0. Everything about a leaf is a function of its rows and
-of what all leaves share, and sums of leaves merge.
+of what all leaves share.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.linalg.lapack import dpotrf, dtrtri, spotrf, strtri
 
-from .._arrays import to_host
+from .._arrays import like, to_host
 from .._threads import run_all
 from ..features import FeatureMap, row_codes
 from .solve import Solution
 
 _BALANCED = 0.2  # least share of the rows on a side of a cut, if a column allows it
+_LEAST_SHARE = 0.1  # of a cut by a column, so that trees are not deep
 _SINGLE_ALPHA = 1e-4  # of the kernel's diagonal: a larger alpha hides the rounding of float32
 _SINGLE_ERROR = 1e-3  # relative residual of a solution in float32 that is good enough
-_LEAST_ROWS = 3000  # of whole leaves, by which penalties are chosen
-_PREDICTED = 512  # rows whose covariances are computed at once, for their diagonal
 
 
 # ---------------------------------------------------------------- leaves
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cut:
-    """A cut of rows by the value of a column.
+    """A cut of rows by the first of some columns in which they differ from given values.
 
     Parameters
     ----------
-    column : int
-        The column.
-    value : float
-        The largest value on the left side.
+    columns : ndarray of int of shape (k,)
+        The columns: one, or all of them in order.
+    values : ndarray of shape (k,)
+        What they are compared with; rows that are smaller or equal go to the left.
     left, right : Cut or int
         What follows; an integer is the number of a leaf.
     """
 
-    column: int
-    value: float
-    left: Any
-    right: Any
+    columns: np.ndarray
+    values: np.ndarray
+    left: Any = None
+    right: Any = None
+
+    def is_left(self, X):
+        """Return which rows go to the left."""
+        X = X[:, self.columns]
+        rows, first = np.arange(len(X)), np.argmax(X != self.values, axis=1)
+        return X[rows, first] <= self.values[first]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +88,9 @@ class Tree:
             if len(rows) <= most:
                 leaves.append(rows)
                 return len(leaves) - 1
-            column, value = _cut_of(X[rows])
-            is_left = X[rows, column] <= value
-            return Cut(column, value, grown(rows[is_left]), grown(rows[~is_left]))
+            cut = _cut_of(X[rows])
+            is_left = cut.is_left(X[rows])
+            return replace(cut, left=grown(rows[is_left]), right=grown(rows[~is_left]))
 
         root = grown(np.arange(len(X)))
         return cls(root, len(leaves))
@@ -97,7 +101,7 @@ class Tree:
         while waiting:
             node, rows = waiting.pop()
             if isinstance(node, Cut):
-                is_left = X[rows, node.column] <= node.value
+                is_left = node.is_left(X[rows])
                 waiting += [(node.left, rows[is_left]), (node.right, rows[~is_left])]
             else:
                 leaves[rows] = node
@@ -105,8 +109,12 @@ class Tree:
 
 
 def _cut_of(X):
-    """Return the column and the value of a cut of distinct rows, of which none is empty."""
-    best = None
+    """Return a cut of distinct rows, of which no side is empty.
+
+    Where no column balances, as in one-hot columns of many values, rows are halved in
+    lexicographic order.
+    """
+    best = _LEAST_SHARE, None
     for column in np.argsort(-X.std(axis=0), kind="stable").tolist():
         values, counts = np.unique(X[:, column], return_counts=True)
         if len(values) < 2:
@@ -117,11 +125,14 @@ def _cut_of(X):
         # Halfway, so that rounding of float32 moves no row to the other side.
         value = values[place] + (values[place + 1] - values[place]) / 2
         value = value if value < values[place + 1] else values[place]
+        if side > best[0]:
+            best = side, Cut(np.array([column]), np.array([value]))
         if side >= _BALANCED:
-            return column, float(value)
-        if best is None or side > best[0]:
-            best = side, column, float(value)
-    return best[1:]
+            break
+    if best[1] is None:
+        order = np.lexsort(X.T[::-1])
+        return Cut(np.arange(X.shape[1]), X[order[(len(X) - 1) // 2]])
+    return best[1]
 
 
 # ---------------------------------------------------------------- rows
@@ -155,13 +166,13 @@ class Ground:
     number: np.ndarray
 
     @classmethod
-    def of(cls, feature_map, X, most, tree=None):
+    def of(cls, feature_map, X, most):
         """Return the ground of rows, given the fitted map of landmarks."""
         landmarks, rows = feature_map.projected(to_host(X))
         coordinates = landmarks.coordinates(rows)
         _, first, number = np.unique(row_codes(coordinates), return_index=True, return_inverse=True)
         distinct = coordinates[first]
-        tree = tree or Tree.of(distinct, most)
+        tree = Tree.of(distinct, most)
         leaves = tree.leaf_of(distinct)
         order = np.argsort(leaves, kind="stable")
         bounds = np.searchsorted(leaves[order], np.arange(tree.n_leaves + 1))
@@ -173,6 +184,14 @@ class Ground:
         landmarks, rows = self.feature_map.projected(to_host(X))
         coordinates = landmarks.coordinates(rows)
         return coordinates, self.tree.leaf_of(coordinates)
+
+    def leaf(self, b):
+        """Return the distinct rows of a leaf as a slice."""
+        return slice(*self.bounds[b : b + 2].tolist())
+
+    def far(self, features):
+        """Return features on the host; none for a single leaf, which is exact."""
+        return to_host(features)[:, : None if self.tree.n_leaves > 1 else 0]
 
     def kernel(self, X, Y):
         """Return the kernel of all pairs of rows in its coordinates."""
@@ -229,8 +248,8 @@ class Distinct:
 
 
 @dataclass(frozen=True, eq=False)
-class LeafSums:
-    """What a leaf adds to the equations of all; of a fixed size, and merged as sums are.
+class Leaf:
+    """A leaf whose residual kernel was factorised, and what it adds to the equations of all.
 
     Parameters
     ----------
@@ -238,22 +257,6 @@ class LeafSums:
         Phi' S^-1 Phi.
     cross : ndarray of shape (M, T)
         Phi' S^-1 y.
-    """
-
-    gram: np.ndarray
-    cross: np.ndarray
-
-    def merge(self, other):
-        """Return the sums of both."""
-        return LeafSums(self.gram + other.gram, self.cross + other.cross)
-
-
-@dataclass(frozen=True, eq=False)
-class Leaf:
-    """A leaf whose residual kernel was factorised.
-
-    Parameters
-    ----------
     features : ndarray of shape (m, M)
         S^-1 Phi.
     targets : ndarray of shape (m, T)
@@ -262,6 +265,8 @@ class Leaf:
         Diagonal of S^-1.
     """
 
+    gram: np.ndarray
+    cross: np.ndarray
     features: np.ndarray
     targets: np.ndarray
     inverse: np.ndarray
@@ -271,14 +276,15 @@ def factor_of(S, least):
     """Return C with C'C the inverse of a positive definite matrix, in float32 where that is safe.
 
     It is where the smallest number on the diagonal of the noise is at least 1e-4 of that of the
-    kernel, and a solution has a residual of at most 1e-3.
+    kernel, and the solution for random signs, which excite all eigenvectors alike, has a residual
+    of at most 1e-3.
     """
-    if least >= _SINGLE_ALPHA:
+    if least >= _SINGLE_ALPHA and S.diagonal().max(initial=0.0) < np.finfo(np.float32).max:
         lower, info = spotrf(S.astype(np.float32), lower=1, clean=1)
         if not info:
             lower, info = strtri(lower, lower=1, overwrite_c=1)
         if not info:
-            probe = np.ones(len(S))
+            probe = np.random.default_rng(0).choice([-1.0, 1.0], len(S))
             solution = lower.T @ (lower @ probe.astype(np.float32))
             if np.abs(S @ solution - probe).max() <= _SINGLE_ERROR:
                 return lower
@@ -290,8 +296,8 @@ def factor_of(S, least):
     return dtrtri(lower, lower=1, overwrite_c=1)[0]
 
 
-def leaf_sums(ground, distinct, b, noise, targets):
-    """Return the `LeafSums` of a leaf and the `Leaf` itself.
+def leaf_of(ground, distinct, b, noise, targets):
+    """Return a `Leaf`.
 
     Parameters
     ----------
@@ -313,9 +319,9 @@ def leaf_sums(ground, distinct, b, noise, targets):
     np.einsum("ii->i", S)[...] += noise[rows]
     root = factor_of(S, noise[rows].min(initial=np.inf))
     left, right = root @ features, root @ targets[rows]
-    sums = LeafSums((left.T @ left).astype(float), (left.T @ right).astype(float))
-    inverse = np.einsum("ij,ij->j", root, root)
-    return sums, Leaf(root.T @ left, root.T @ right, inverse.astype(float))
+    gram, cross = (left.T @ left).astype(float), (left.T @ right).astype(float)
+    inverse = np.einsum("ij,ij->j", root, root).astype(float)
+    return Leaf(gram, cross, root.T @ left, root.T @ right, inverse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,7 +333,7 @@ class NearFar:
     beta : ndarray of shape (M, T + 1)
         Coefficients of the features, for the targets and then for targets that are 1.
     coef : ndarray of shape (m, T + 1)
-        Coefficients of the kernel with the distinct rows; NaN in leaves without.
+        Coefficients of the kernel with the distinct rows.
     inverse : ndarray of shape (m,)
         Diagonal of the inverse of the kernel plus the noise.
     intercept : ndarray of shape (T,)
@@ -359,70 +365,32 @@ class NearFar:
         return self.inverse - self.coef[:, -1] ** 2 / self.total
 
 
-def solve_near_far(ground, distinct, means, alpha, leaves=None):
+def solve_near_far(ground, distinct, means, alpha):
     """Return the `NearFar` of targets' means at the distinct rows, (m, T).
 
     Parameters
     ----------
     ground, distinct
-        As in `leaf_sums`.
+        As in `leaf_of`.
     means : ndarray of shape (m, T)
         Means of the targets of equal rows.
     alpha : float
         The ridge.
-    leaves : sequence of int, default=None
-        Leaves that stand for all: their sums are multiplied by the number of rows over theirs.
     """
-    n_leaves = len(distinct.bounds) - 1
-    chosen = range(n_leaves) if leaves is None else leaves
-    chosen = [b for b in chosen if distinct.bounds[b] < distinct.bounds[b + 1]]
+    numbers = np.flatnonzero(np.diff(distinct.bounds)).tolist()
     noise, targets = alpha / distinct.totals, np.column_stack([means, np.ones(len(means))])
-    parts = run_all(lambda b: leaf_sums(ground, distinct, b, noise, targets), chosen)
-    total = parts[0][0]
-    for sums, _ in parts[1:]:
-        total = total.merge(sums)
-    seen = sum(distinct.bounds[b + 1] - distinct.bounds[b] for b in chosen)
-    share = len(distinct.X) / seen
-    n_columns = len(total.gram)
-    lower = cholesky(np.eye(n_columns) + share * total.gram, lower=True)
-    beta = cho_solve((lower, True), share * total.cross)
-    root = solve_triangular(lower, np.eye(n_columns), lower=True).T
-    coef = np.full(targets.shape, np.nan)
-    inverse = np.full(len(targets), np.nan)
-    for b, (_, leaf) in zip(chosen, parts, strict=True):
+    leaves = run_all(lambda b: leaf_of(ground, distinct, b, noise, targets), numbers)
+    gram, cross = sum(leaf.gram for leaf in leaves), sum(leaf.cross for leaf in leaves)
+    lower = cholesky(np.eye(len(gram)) + gram, lower=True)
+    beta = cho_solve((lower, True), cross)
+    root = solve_triangular(lower, np.eye(len(gram)), lower=True).T
+    coef, inverse = np.zeros(targets.shape), np.zeros(len(targets))
+    for b, leaf in zip(numbers, leaves, strict=True):
         rows = distinct.leaf(b)
         coef[rows] = leaf.targets - leaf.features @ beta
         inverse[rows] = leaf.inverse - np.square(leaf.features @ root).sum(axis=1)
-    sums = np.nansum(coef, axis=0)
-    return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(share * sums[-1]), root)
-
-
-def left_out(solution, distinct, targets, alpha):
-    """Return predictions of every row by all others, (n, T); NaN in leaves that were not solved.
-
-    A row of weight w leaves with the part v = min(1, w) of it: with its equals, of the weight W,
-
-        A^-1_ii = (v / W)^2 d + (v / alpha) (1 - v / W),
-        a_i = (v / W) a + (v / alpha) (y_i - mean y).
-
-    Parameters
-    ----------
-    solution : NearFar
-        The solution.
-    distinct : Distinct
-        The rows.
-    targets : ndarray of shape (n, T)
-        Targets of all rows.
-    alpha : float
-        The ridge.
-    """
-    number, means = distinct.number, distinct.means(targets)
-    part = np.minimum(1.0, distinct.weights)
-    share = part / distinct.totals[number]
-    inverse = share**2 * solution.centred_inverse[number] + part / alpha * (1 - share)
-    coef = share[:, None] * solution.centred[1][number]
-    coef = coef + (part / alpha)[:, None] * (targets - means[number])
-    return targets - coef / inverse[:, None]
+    sums = coef.sum(axis=0)
+    return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]), root)
 
 
 # ---------------------------------------------------------------- what estimators hold
@@ -446,30 +414,24 @@ class NearFarSolution(Solution):
     rows: np.ndarray | None = None
     far: np.ndarray | None = None
 
-    @property
-    def spread(self):
-        """The `Spread`, which stands in the place of a posterior."""
-        return self.posterior
-
     def values_at(self, features, X):
         """Return the regressions at rows, (n, V), given their features."""
-        ground = self.ground
+        ground, phi = self.ground, self.ground.far(features)
         coordinates, leaves = ground.located(X)
-        features = features if ground.tree.n_leaves > 1 else features[:, :0]
-        values = features @ self.coef
+        values = phi @ self.coef
         for b in np.unique(leaves):
-            here, rows = leaves == b, slice(*ground.bounds[b : b + 2].tolist())
+            here, rows = leaves == b, ground.leaf(b)
             kernel = ground.kernel(coordinates[here], ground.X[rows])
-            values[here] += kernel @ self.rows[rows] - features[here] @ self.far[b]
-        return values * self.unit + self.intercept
+            values[here] += kernel @ self.rows[rows] - phi[here] @ self.far[b]
+        return like(values * self.unit + self.intercept, features)
 
     def deviations_at(self, features, X, is_projected):
         """Return the standard deviations of targets at rows, (n, T)."""
-        return self.spread.deviations(features, X)
+        return like(self.posterior.deviations(self.ground.far(features), X), features)
 
-    def covariances_at(self, features, X, beyond):
+    def covariances_at(self, features, X, feature_map):
         """Return the covariances of the targets at rows, (n, n), of noise of variance 1."""
-        return self.spread.covariances(features, X) + np.eye(len(features))
+        return self.posterior.covariances(self.ground.far(features), X) + np.eye(len(features))
 
 
 @dataclass(frozen=True, eq=False)
@@ -507,37 +469,43 @@ class Spread:
     deviation: np.ndarray
     freedom: float
 
-    def covariances(self, features, X):
-        """Return the covariances of f at rows over the variance of the noise, (n, n)."""
+    def _by_leaf(self, features, X):
+        """Yield the rows of each leaf, and what their variances are made of.
+
+        These are their coordinates, phi, C r with C'C = S^-1, R'(phi - Phi'S^-1 r) and 1 - f_1.
+        """
         ground, solution = self.ground, self.solution
         coordinates, leaves = ground.located(X)
-        features = features if ground.tree.n_leaves > 1 else features[:, :0]
-        within, through = np.zeros((len(X), len(X))), np.array(features)
-        ones = features @ solution.beta[:, -1]
         for b in np.unique(leaves):
-            here, rows = np.flatnonzero(leaves == b), slice(*ground.bounds[b : b + 2].tolist())
+            here, rows = np.flatnonzero(leaves == b), ground.leaf(b)
             phi, known = features[here], ground.features(ground.X[rows])
             r = ground.kernel(coordinates[here], ground.X[rows]) - phi @ known.T
             S = ground.kernel(ground.X[rows], ground.X[rows]) - known @ known.T
             np.einsum("ii->i", S)[...] += self.noise[rows]
             root = factor_of(S, 0.0)
             rooted = root @ r.T
-            block = ground.kernel(coordinates[here], coordinates[here]) - phi @ phi.T
-            within[np.ix_(here, here)] = block - rooted.T @ rooted
-            through[here] -= (rooted.T @ root) @ known
-            ones[here] += r @ solution.coef[rows, -1]
-        through = through @ solution.root
-        gaps = 1 - ones
-        covariances = within + through @ through.T + np.outer(gaps, gaps) / solution.total
+            through = (phi - rooted.T @ (root @ known)) @ solution.root
+            gaps = 1 - phi @ solution.beta[:, -1] - r @ solution.coef[rows, -1]
+            yield here, coordinates[here], phi, rooted, through, gaps
+
+    def covariances(self, features, X):
+        """Return the covariances of f at rows over the variance of the noise, (n, n)."""
+        covariances, gaps = np.zeros((len(features),) * 2), np.zeros(len(features))
+        through = np.zeros(features.shape)
+        for here, coordinates, phi, rooted, through[here], gaps[here] in self._by_leaf(features, X):
+            block = self.ground.kernel(coordinates, coordinates) - phi @ phi.T
+            covariances[np.ix_(here, here)] = block - rooted.T @ rooted
+        covariances += through @ through.T + np.outer(gaps, gaps) / self.solution.total
         return covariances / self.alpha
 
     def deviations(self, features, X):
         """Return the standard deviations of targets at rows, (n, T)."""
-        parts = []
-        for start in range(0, len(features), _PREDICTED):
-            rows = slice(start, start + _PREDICTED)
-            parts.append(np.diagonal(self.covariances(features[rows], X[rows])))
-        variances = np.maximum(np.concatenate(parts), 0.0)
+        variances = np.zeros(len(features))
+        for here, _, phi, rooted, through, gaps in self._by_leaf(features, X):
+            residual = 1 - np.square(phi).sum(axis=1) - np.square(rooted).sum(axis=0)
+            through = np.square(through).sum(axis=1) + gaps**2 / self.solution.total
+            variances[here] = residual + through
+        variances = np.maximum(variances / self.alpha, 0.0)
         return np.sqrt(variances[:, None] + 1) * self.deviation
 
 
@@ -566,9 +534,9 @@ class NearFarRows:
     weights: np.ndarray
 
     @classmethod
-    def of(cls, feature_map, data, most, tree=None):
+    def of(cls, feature_map, data, most):
         """Return the rows of some data, under a fitted map of landmarks."""
-        ground = Ground.of(feature_map, data.X, most, tree)
+        ground = Ground.of(feature_map, data.X, most)
         codes = data.values.values if data.values.classes is not None else None
         targets = data.values(np.arange(len(data.y)))
         return cls(ground, codes, targets, data.values.unit, data.weights)
@@ -598,15 +566,16 @@ class NearFarRows:
         With `sizes`, it has the `Spread` of a single problem; see `solve_posterior`.
         """
         ground = self.ground
-        counts = None if self.codes is None else np.bincount(self.codes)
-        n_rows, n_leaves = len(ground.X), ground.tree.n_leaves
-        n_columns = ground.features(ground.X[:0]).shape[1]
-        coefs, rows_of, far, intercepts, spread = [], [], [], [], None
+        counts = None
+        if problems is not None:  # the last classes may have no rows
+            n_classes = 1 + max(problem.groups.max() for problem in problems)
+            counts = np.bincount(self.codes, minlength=n_classes)
+        n_rows, n_columns = len(ground.X), ground.features(ground.X[:0]).shape[1]
+        coefs, rows_of, intercepts, spread = [], [], [], None
         for rows, targets, level in self._asked(problems, counts):
             if rows is None:
                 coefs.append(np.zeros((n_columns, len(level))))
                 rows_of.append(np.zeros((n_rows, len(level))))
-                far.append(np.zeros((n_leaves, n_columns, len(level))))
                 intercepts.append(level)
                 continue
             distinct, kept = ground.part(rows, self.weights[rows])
@@ -615,8 +584,6 @@ class NearFarRows:
             beta, coef = solution.centred
             of_rows = np.zeros((n_rows, coef.shape[1]))
             of_rows[kept] = coef
-            slices = [slice(*pair) for pair in pairwise(ground.bounds.tolist())]
-            far.append(np.stack([ground.features(ground.X[s]).T @ of_rows[s] for s in slices]))
             coefs.append(beta)
             rows_of.append(of_rows)
             intercepts.append(solution.intercept)
@@ -624,7 +591,9 @@ class NearFarRows:
                 spread = self._spread(solution, distinct, targets, alpha, sizes, noise)
         intercept = np.concatenate(intercepts)
         unit = self.unit if problems is None else np.ones(len(intercept))
-        coef, rows, far = np.hstack(coefs), np.hstack(rows_of), np.concatenate(far, axis=2)
+        coef, rows = np.hstack(coefs), np.hstack(rows_of)
+        leaves = map(ground.leaf, range(ground.tree.n_leaves))
+        far = np.stack([ground.features(ground.X[leaf]).T @ rows[leaf] for leaf in leaves])
         return NearFarSolution(
             alpha, coef, unit, intercept * unit, None, None, spread, ground, rows, far
         )

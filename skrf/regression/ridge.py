@@ -31,7 +31,7 @@ from .evidence import check_noise_by_leave_one_out, check_sizes, sigma_by_eviden
 from .exact import KernelMap
 from .mixins import Classification, Regression, in_dtype, predictions_in
 from .moments import bytes_of_moments, check_range, plain_features
-from .near_far import NearFarRows
+from .near_far import NearFarRows, NearFarSolution
 from .problems import Targets, class_factors, merged
 from .ridge_sums import RidgeSums, choose_solver
 from .rows import ExactRows
@@ -42,6 +42,11 @@ POSITIVE = Interval(Real, 0, None, closed="neither")
 LEAVES = [Interval(Integral, 2, None, closed="left"), None]
 _WAVES = 1024  # frequencies of what landmarks lack of a drawn function
 _DRAWN = 2**22  # numbers of the weights of waves that are held at once
+
+
+def _keeps_rows(fitted):
+    """Return whether a fit has exact leaves, so that features are not all of the model."""
+    return isinstance(fitted.solution, NearFarSolution)
 
 
 class Ridge(KernelEstimator):
@@ -157,7 +162,7 @@ class Ridge(KernelEstimator):
     def _hold(self, fitted):
         coef, intercept = map(read_only, self._linear(fitted.solution))
         self.alpha_, self.intercept_ = fitted.solution.alpha, intercept
-        if not isinstance(fitted.maps[0], KernelMap) and self.max_leaf_size is None:
+        if not isinstance(fitted.maps[0], KernelMap) and not _keeps_rows(fitted):
             self.component_coef_ = coef.T
         return super()._hold(fitted)
 
@@ -334,7 +339,7 @@ class ApproxKernelRidge(Regression, Ridge):
         if not fitted.shape:
             coef, intercept = fitted.solution.linear
             self.intercept_ = float(intercept[0])
-            if self.max_leaf_size is None:
+            if not _keeps_rows(fitted):
                 self.component_coef_ = read_only(coef[:, 0])
         return self
 
@@ -410,11 +415,7 @@ class ApproxKernelRidge(Regression, Ridge):
         solution, n_outputs = self._fitted.solution, max(len(self._fitted.shape), 1)
         n_numbers = X.shape[0] ** 2 * (3 + n_outputs)
         check_fits(8 * n_numbers, f"return_cov=True at {X.shape[0]} rows", "their covariances")
-        features, beyond = features_of(feature_map, X), None
-        if feature_map.is_projected:
-            landmarks, rows = feature_map.projected(X)
-            beyond = landmarks.residual(rows, features)
-        covariances = solution.covariances_at(features, X, beyond)
+        covariances = solution.covariances_at(features_of(feature_map, X), X, feature_map)
         variances = solution.posterior.deviation**2
         return (
             covariances[:, :, None] * variances if self._fitted.shape else covariances * variances
@@ -453,10 +454,10 @@ class ApproxKernelRidge(Regression, Ridge):
         Wilson et al., Efficiently sampling functions from Gaussian process posteriors (2020).
         """
         check_is_fitted(self)
-        if self.max_leaf_size is not None:
+        if _keeps_rows(self._fitted):
             raise ValueError(
-                f"sample_y draws no functions with max_leaf_size={self.max_leaf_size}: use "
-                "return_cov, or max_leaf_size=None."
+                "sample_y draws no functions of a model that was fitted with max_leaf_size: use "
+                "return_cov, or fit with max_leaf_size=None."
             )
         self._check_noise("sample_y")
         n_samples = check_integer("n_samples", n_samples)

@@ -67,8 +67,12 @@ class Solution:
         """Return the standard deviations of targets at rows, (n, T); see `Posterior`."""
         return self.posterior.deviations(features, is_projected)
 
-    def covariances_at(self, features, X, beyond):
+    def covariances_at(self, features, X, feature_map):
         """Return the covariances of the targets at rows, (n, n); see `Posterior`."""
+        beyond = None
+        if feature_map.is_projected:
+            landmarks, rows = feature_map.projected(X)
+            beyond = landmarks.residual(rows, features)
         return self.posterior.covariances(features, beyond)
 
     def lifted(self, basis):
