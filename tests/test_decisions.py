@@ -58,6 +58,32 @@ def test_a_decision_of_a_user_serves_fits_searches_and_batches():
     assert_array_equal(pickle.loads(pickle.dumps(search)).predict(X), search.predict(X))
 
 
+class Level(Decision):
+    """Which class has the number that is nearest to a single regression?"""
+
+    def problems(self, n_classes):
+        return [Problem(np.arange(n_classes), np.arange(n_classes)[:, None])]
+
+    def read(self, values, solution):
+        return -((values - np.arange(3.0)) ** 2)
+
+
+@pytest.mark.parametrize("scoring", [None, "neg_log_loss"])
+def test_a_decision_of_a_user_may_need_a_single_regression(scoring):
+    X, y = IRIS
+    model = ApproxKernelRidgeClassifier(MAP, alpha=0.1, decision=Level()).fit(X, y)
+    assert model.component_coef_.shape == (1, 40) and model.score(X, y) > 0.95
+    search = ApproxKernelRidgeClassifierCV(MAP, sigmas=3, decision=Level(), scoring=scoring)
+    assert search.fit(X, y).score(X, y) > 0.95 and len(search.predict_proba(X).T) == 3
+
+
+def test_held_out_rows_are_decided_as_new_ones_however_small_their_values():
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    y = (X[:, 0] > np.median(X[:, 0])).astype(int)
+    search = ApproxKernelRidgeClassifierCV(MAP, sigmas=[0.4], alphas=[1e7], scoring="accuracy")
+    assert search.fit(X, y).best_score_ > 0.9 and abs(search.decision_function(X)).max() < 1e-5
+
+
 @pytest.mark.parametrize("name", list(DECISIONS))
 def test_every_decision_may_be_given_by_name_or_as_an_instance(name):
     X, y = IRIS

@@ -46,6 +46,7 @@ from skrf import (
 )
 from skrf.exceptions import FeatureCollapseWarning
 from skrf.features import fit_at_sigma
+from skrf.regression.data import Data
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(90, 3))
@@ -365,6 +366,17 @@ SEARCHES = (
     ApproxKernelRidgeCV,
     ApproxKernelRidgeClassifierCV,
 )
+
+
+@pytest.mark.parametrize(
+    ("model", "n_fits"), [(ApproxKernelRidgeCV, 1), (ApproxKernelRidgeClassifierCV, 2)]
+)
+def test_a_map_that_scored_all_rows_is_not_fitted_again(model, n_fits, monkeypatch):
+    """Landmarks of a search know no labels: a classifier has others in the end."""
+    fits, fit = [], Data.fit_at_sigma
+    monkeypatch.setattr(Data, "fit_at_sigma", lambda *given: fits.append(given) or fit(*given))
+    model(ClusterNystroem(10), sigmas=[0.5]).fit(X, y if n_fits == 2 else T)
+    assert len(fits) == n_fits
 
 
 @pytest.mark.parametrize("search", SEARCHES)

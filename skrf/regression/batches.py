@@ -165,7 +165,7 @@ def _begun_search(model, classes, scope, decades):
     draft, data = drafted(model, summary)
     folds, sigmas = Folds.of(cv, summary), sigma_grid(model.sigmas, data, decades)
     feature_map = model._map_of_batches(float(sigmas[0]), data)
-    is_apart, n_splits = learns_from(feature_map, data), len(folds.tested)
+    is_apart, n_splits = learns_from(feature_map, data.target), len(folds.tested)
     model._check_size(feature_map, data, (2 if is_apart else 4) * n_splits * len(sigmas))
     if is_apart:
         cell = folds.of_sample(strata(summary.sample.X, summary.sample.y), summary.sample)

@@ -200,13 +200,14 @@ def signs_of(n_classes):
     return signs
 
 
-def best_classes(scores):
+def best_classes(scores, tie):
     """Return the code of the best class of every row, the first of equals.
 
     Two classes may have a single score, positive for the second. Rounding decides no ties, of rows
     of float32 neither.
     """
+    xp = namespace(scores)
     if scores.shape[1] == 1:
-        return (scores[:, 0] > TIE).astype(int)
-    top = scores.max(axis=1, keepdims=True)
-    return (scores >= top - TIE * (1 + np.abs(top))).argmax(axis=1)
+        return xp.astype(scores[:, 0] > tie, xp.int64)
+    top = xp.max(scores, axis=1, keepdims=True)
+    return xp.argmax(xp.astype(scores >= top - tie * (1 + xp.abs(top)), xp.int8), axis=1)

@@ -8,6 +8,8 @@ out.
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 
 import numpy as np
@@ -30,7 +32,7 @@ _FARTHEST = np.exp(-10.0)  # ratio of the smallest scale to the largest
 _LEAST_WEIGHT = 1e-30  # relative to the largest, because penalties are divided by weights
 
 
-class FeatureMachine:
+class FeatureMachine(ABC):
     """A kernel ridge regression on rows whose scales it learns.
 
     Parameters
@@ -45,6 +47,7 @@ class FeatureMachine:
 
     metric: str
     exponent: int
+    start: Callable
 
     def __init__(self, X, weights, targets):
         self.X, self.shares = X, weights / weights.sum()
@@ -52,22 +55,17 @@ class FeatureMachine:
         self.targets = targets - self.mean
         self._rescale(self.start(X.shape[1]))
 
-    @staticmethod
-    def start(n_columns):
-        """Return scales that change nothing."""
-        raise NotImplementedError
-
+    @abstractmethod
     def scaled(self, X):
         """Return scaled rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slopes(self, at):
         """Return the mean squares of the gradients at some of the rows, or their outer products."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stepped(self, slopes):
         """Return the next scales."""
-        raise NotImplementedError
 
     def _rescale(self, scales):
         self.scales = scales
@@ -112,17 +110,12 @@ class FeatureMachine:
 class Multipliers(FeatureMachine):
     """With a scale per column, and the kernel exp(-|x - y|_1)."""
 
-    metric, exponent = "cityblock", 1
+    metric, exponent, start = "cityblock", 1, staticmethod(np.ones)
 
     def __init__(self, X, weights, targets):
         super().__init__(X, weights, targets)
         # Signs of differences are those of ranks, which any scales leave as they are.
         self.ranks = [np.unique(x, return_inverse=True)[1].astype(np.float32) for x in X.T]
-
-    @staticmethod
-    def start(n_columns):
-        """Return scales that change nothing."""
-        return np.ones(n_columns)
 
     def scaled(self, X):
         """Return scaled rows."""
@@ -148,12 +141,7 @@ class Multipliers(FeatureMachine):
 class Directions(FeatureMachine):
     """With a symmetric matrix of scales, and the kernel exp(-|x - y|^2)."""
 
-    metric, exponent = "euclidean", 2
-
-    @staticmethod
-    def start(n_columns):
-        """Return scales that change nothing."""
-        return np.eye(n_columns)
+    metric, exponent, start = "euclidean", 2, staticmethod(np.eye)
 
     def scaled(self, X):
         """Return scaled rows."""
@@ -200,6 +188,10 @@ def learned_scales(machine, X, weights, y, is_class):
     X = X / np.abs(X).max()  # so that no square overflows
     rows = _distinct(X, weights, y, is_class)
     part = halves(rows[0], rows[2].argmax(axis=1) if is_class else None)
+    n_outputs = rows[2].shape[1]
+    if n_outputs > _MOST_OUTPUTS:
+        mixed = np.random.default_rng(0).normal(size=(n_outputs, _MOST_OUTPUTS))
+        rows = (*rows[:2], rows[2] @ mixed)
     learning, judging = ([values[part == k] for values in rows] for k in range(2))
     learner, error, chosen = machine(*learning), np.inf, []
     choices = [(i, j) for i in range(len(_WIDTHS)) for j in range(len(_PENALTIES))]
@@ -238,9 +230,6 @@ def _distinct(X, weights, y, is_class):
         targets = np.equal.outer(y, np.unique(y)).astype(np.float64)
     else:
         targets = standardised(y, weights)
-    if targets.shape[1] > _MOST_OUTPUTS:
-        rng = np.random.default_rng(0)
-        targets = targets @ rng.normal(size=(targets.shape[1], _MOST_OUTPUTS))
     _, first, number = np.unique(row_codes(X), return_index=True, return_inverse=True)
     totals = np.bincount(number, weights)
     sums = np.zeros((len(first), targets.shape[1]))

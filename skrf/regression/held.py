@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import gen_batches
 
-from .._arrays import take, to_host
+from .._arrays import rounding_of, take, to_host
 from ..features import ClusterNystroem, as_feature_map, columns_of, row_codes
 from .basis import features_of, held_features
 from .blocks import beside_threads
@@ -81,8 +81,7 @@ class Held:
 
     def scores_at(self, place, decision):
         """Return the scores of the classes for an alpha, (n, n_classes), of two for the second."""
-        values = self.values[place]
-        return values if values.shape[1] == 1 else decision.read(values, self.solutions[place])
+        return decision.read(self.values[place], self.solutions[place])
 
     def judged(self, place, decision):
         """Return the share of the rows that a decision gets right, and losses; see `losses`."""
@@ -90,7 +89,7 @@ class Held:
         scores = self.scores_at(place, decision)
         is_of_pairs = scores.shape[1] == 1 or decision.is_of_pairs
         seen = self.values[place] if is_of_pairs else scores
-        right = np.average(best_classes(scores) == codes, weights=weights)
+        right = np.average(best_classes(scores, rounding_of(self.rows.X)) == codes, weights=weights)
         total = len(codes) if weights is None else weights.sum()
         return np.append(right, losses(seen, codes, weights, is_of_pairs) / total)
 
@@ -98,7 +97,8 @@ class Held:
         """Return the shares of the rows that a decision gets right, (n_alphas,)."""
         codes, weights = self.rows.values.values, self.rows.score_weights
         places = range(len(self.values))
-        right = [best_classes(self.scores_at(place, decision)) == codes for place in places]
+        tie = rounding_of(self.rows.X)
+        right = [best_classes(self.scores_at(place, decision), tie) == codes for place in places]
         return np.average(right, axis=1, weights=weights)
 
 

@@ -89,7 +89,7 @@ class _Search:
         splits = splits_of(self, y, data, groups)
         sigmas = sigma_grid(self.sigmas, data, _DECADES)
         feature_map = self._map_of_batches(float(sigmas[0]))
-        is_apart = learns_from(feature_map, data)
+        is_apart = learns_from(feature_map, data.target)
         self._check_size(feature_map, data, 2 if is_apart else 4 * len(splits))
         judge = draft._judge_apart if is_apart else draft._judge
         judge = judge(feature_map, *contiguous(data, splits))

@@ -219,7 +219,8 @@ class _Score:
         # Squares of targets about the mean of those of equal rows, which no sigma changes.
         of_points, points = self.sums[:, self.n_groups :], np.bincount(number, weights)
         points[points == 0] = 1.0  # weights that underflow
-        self.apart = np.sum(weights @ values**2 - (of_points**2).T @ (1 / points))
+        means = of_points / points[:, None]
+        self.apart = np.sum(weights @ values**2 - np.sum(of_points * means, axis=0))
         self.shares, least = np.zeros(1), 1 / (len(self.sums) + 1)
         if not values.shape[1]:
             self.shares = np.append(least, _SHARES[_SHARES > least])

@@ -166,7 +166,8 @@ class Moments:
         with np.errstate(over="ignore"):
             products = one.products + two.products
             scaled = (one.weight * share)[:, None] * gap
-            products += scaled[:, :, None] * gap[:, None, :]
+            for of_group, one_gap, two_gap in zip(products, scaled, gap, strict=True):
+                of_group += np.outer(one_gap, two_gap)
         return Moments(weight, one.mean + share[:, None] * gap, products, unit)
 
     def pooled(self, groups, targets):
@@ -346,14 +347,15 @@ def moments_of_groups(feature_map, X, codes, n_groups, weights, least_alpha=0.0)
     nothing = Targets(np.empty((len(codes), 0)), np.empty(0), (0,))
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=n_groups))
-    parts = {}
+    products = None
     for group, rows in enumerate(np.split(order, ends[:-1])):
         if len(rows):
             given = take(X, rows), nothing[rows], None if weights is None else weights[rows]
-            parts[group] = moments_of_rows(feature_map, *given, least_alpha=least_alpha)
-    n_columns = next(iter(parts.values())).n_columns
-    weight, mean = np.zeros(n_groups), np.zeros((n_groups, n_columns))
-    products = np.zeros((n_groups, n_columns, n_columns))
-    for group, part in parts.items():
-        weight[group], mean[group], products[group] = part.weight[0], part.mean[0], part.products[0]
+            part = moments_of_rows(feature_map, *given, least_alpha=least_alpha)
+            if products is None:
+                n_columns = part.n_columns
+                weight, mean = np.zeros(n_groups), np.zeros((n_groups, n_columns))
+                products = np.zeros((n_groups, n_columns, n_columns))
+            weight[group], mean[group] = part.weight[0], part.mean[0]
+            products[group] = part.products[0]
     return Moments(weight, mean, products, nothing.unit)

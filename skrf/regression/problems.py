@@ -56,11 +56,6 @@ class Targets:
         """Return the targets of some rows."""
         return Targets(self.values[rows], self.unit, self.shape, self.classes)
 
-    @property
-    def labels(self):
-        """The targets that rows must share to be equal, (n, T) or (n,)."""
-        return self.values
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -127,7 +122,7 @@ def class_factors(class_weight, classes, codes, weights, is_batch):
 def merged(data):
     """Return the data with rows that are equal in X and targets merged, and their `Sizes`."""
     of_x = row_codes(to_host(data.X))
-    labels = data.values.labels
+    labels = data.values.values
     if labels.ndim == 2:
         labels = labels[:, 0] if labels.shape[1] == 1 else row_codes(labels)
     _, of_y = np.unique(labels, return_inverse=True)  # 0 is -0

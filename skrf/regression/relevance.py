@@ -151,8 +151,7 @@ class RelevanceScaler(OneToOneFeatureMixin, _ScalesFromTargets):
         that is, of a Gaussian process with one length scale per column. "evidence" is usually
         better before `ApproxKernelRidge`, and often worse before kernel regression. "gradients"
         takes the root mean square of the slopes of a ridge regression along a column instead; it
-        is two to five times faster, and about as good before `ApproxKernelRidgeClassifier`. For
-        regression targets, pass n_samples=1000 with it: 500 rows may be worse than no multipliers.
+        is faster, and about as good before ridge regression.
     random_state : int, RandomState instance or None, default=None
         Source of the seed for drawing these rows; it has no effect if all rows are used.
 

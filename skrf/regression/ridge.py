@@ -26,7 +26,15 @@ from ..features import ClusterNystroem, RFFSampler, as_feature_map
 from .base import SIGMA, KernelEstimator
 from .basis import features_of
 from .blocks import blocks_of
-from .decide import DECISIONS, Argmax, Decision, Discriminants, decision_named, name_of
+from .decide import (
+    DECISIONS,
+    Argmax,
+    Decision,
+    Discriminants,
+    best_classes,
+    decision_named,
+    name_of,
+)
 from .evidence import check_noise_by_leave_one_out, check_sizes, sigma_by_evidence
 from .exact import KernelMap
 from .mixins import Classification, Regression, in_dtype, predictions_in
@@ -217,8 +225,9 @@ class ApproxKernelRidge(Regression, Ridge):
         Gaussian process with the kernel of the features. None estimates it.
     max_leaf_size : int, default=None
         With it, the kernel is exact between rows in one leaf of a tree of the rows, of at most so
-        many distinct ones, and goes through the landmarks of `ClusterNystroem` otherwise. Leaves of
-        1,500 rows beside 400 landmarks come close to the exact kernel, in time linear in the rows.
+        many distinct ones, and goes through the landmarks of `ClusterNystroem` otherwise. Fits take
+        time linear in the rows. On some tables leaves of 1,500 rows beside 400 landmarks come close
+        to the exact kernel; on others, more landmarks without leaves are better in the same time.
         All rows are kept: there are no batches, and no `sample_y`.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
@@ -319,7 +328,7 @@ class ApproxKernelRidge(Regression, Ridge):
         return y, np.zeros(len(y), dtype=int), Targets.of_numbers(y), 1
 
     def _solution(self, fitted):
-        alpha, noise = self._least_alpha(), vars(self).get("noise_variance")
+        alpha, noise = self._least_alpha(), self.noise_variance
         if fitted.exact is not None:
             return fitted.exact.solved(None, alpha, fitted.sizes, noise)
         if not alpha:
@@ -337,10 +346,9 @@ class ApproxKernelRidge(Regression, Ridge):
         with np.errstate(over="ignore"):
             self.noise_variance_ = read_only(fitted.solution.posterior.deviation**2)
         if not fitted.shape:
-            coef, intercept = fitted.solution.linear
-            self.intercept_ = float(intercept[0])
+            self.intercept_ = float(self.intercept_[0])
             if not _keeps_rows(fitted):
-                self.component_coef_ = read_only(coef[:, 0])
+                self.component_coef_ = self.component_coef_[0]
         return self
 
     @overload
@@ -784,8 +792,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         return self._of_features(X, feature_map, solution.values_at)
 
     def _scores(self, values):
-        is_plain = self.multilabel_ or values.shape[1] == 1
-        return values if is_plain else self._decided.read(values, self._fitted.solution)
+        return self._decided.read(values, self._fitted.solution)
 
     def decision_function(self, X: Array) -> Result:
         """Return the ridge regressions on -1 and 1, or the decision values derived from them.
@@ -828,10 +835,8 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         if self.multilabel_:
             return xp.astype(predictions > rounding, xp.int64)
         if predictions.ndim == 1:
-            return self._labels_at(xp.astype(predictions > rounding, xp.int64))
-        top = xp.max(predictions, axis=1, keepdims=True)
-        are_best = predictions >= top - rounding * (1 + xp.abs(top))
-        return self._labels_at(xp.argmax(xp.astype(are_best, xp.int8), axis=1))
+            predictions = predictions[:, None]
+        return self._labels_at(best_classes(predictions, rounding))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

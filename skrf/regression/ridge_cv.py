@@ -28,7 +28,7 @@ from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier, Ridge
 from .ridge_search import SearchRows, Task, best_scores, searched
 from .sample import splits_of
 from .scoring import scorer_of
-from .search import ROUNDING, Equal, Grid, positive_array, search, sigma_grid
+from .search import ROUNDING, Equal, Grid, learns_from, positive_array, search, sigma_grid
 from .solve import Spectrum, solve_posterior
 
 _HINT = "Use sigmas=None"  # where a map has no sigma
@@ -135,7 +135,7 @@ def needs_targets(feature_map, target):
     """
     if isinstance(feature_map, ClusterNystroem) and feature_map.centers == "auto":
         return False
-    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(target)
+    return learns_from(feature_map, target)
 
 
 def _fitted_to_all(draft, data, choice):
@@ -299,7 +299,7 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
 
     _parameter_constraints = _CONSTRAINTS
     _foreign_parameters = SIGMAS
-    sigma = noise_variance = None
+    sigma = None
     _hint = _HINT
 
     def __init__(
@@ -572,7 +572,6 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
         is_of_pairs = len(self.classes_) == 2 or self._decided.is_of_pairs
         seen = values if is_of_pairs else self._scores(values)
         calibration = Calibration(self.probability_scale_, is_of_pairs)
-        seen = probabilities_in(seen, seen.dtype)
         return probabilities_in(calibration(seen, len(self.classes_)), dtype)
 
     @partial(Unless, methodcaller("_obstacle_to_probabilities"))

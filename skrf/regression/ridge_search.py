@@ -216,11 +216,11 @@ class Choice:
 
 def searched(task: Task) -> Choice:
     """Return what suits the held-out rows of a task best."""
-    source, scored = task.on_few_landmarks().source(task.rows.first, task.learns), {}
+    first, scored = task.on_few_landmarks(), {}
+    source = first.source(task.rows.first, task.learns)
     found = _table_of(task, source, scored)
     point = found.point.get("sigma", 0.0), found.point["alpha"]
     chosen = Candidate(task.first_decision, *point, found.score)
-    candidates = [chosen]
     if task.is_decided_again:
         sigmas = candidate_sigmas(found.table)
         candidates = _candidates(task, source, scored, sigmas)
@@ -230,7 +230,7 @@ def searched(task: Task) -> Choice:
     else:
         scores = {}
         candidates = _points_of(found.table, chosen.decision)
-    whole = task.source(task.rows.first, task.learns)
+    whole = source if first is task else task.source(task.rows.first, task.learns)
     chosen, held = _compared(task, whole, chosen, candidates)
     is_of_sigma = found.table.get("param_sigma", np.zeros(1)) == chosen.sigma
     place = np.argmax(is_of_sigma & (found.table["param_alpha"] == chosen.alpha))
@@ -273,11 +273,15 @@ def _table_of(task, source, scored):
 
     def judge(point):
         of_splits = source.held(point["sigma"], alphas, problems)
-        for one in together if task.is_decided_again else ():
-            scores = [scores_of(task, held, one) for held in of_splits]
+        known = {
+            one: [scores_of(task, held, one) for held in of_splits]
+            for one in (together if task.is_decided_again else ())
+        }
+        for one, scores in known.items():
             scored[one, point["sigma"]] = alphas, np.mean(scores, axis=0)
         if task.score is not None:
-            return [scores_of(task, held, decision) for held in of_splits], None
+            scores = known.get(decision)
+            return scores or [scores_of(task, held, decision) for held in of_splits], None
         if signs is not None:
             return [-held.pair_errors(signs) for held in of_splits], None
         return [-held.errors() for held in of_splits], None
@@ -297,7 +301,7 @@ def scores_of(task, held, decision):
             known.append(KnownPredictions(values.reshape(rows.y.shape)))
         else:
             scores, codes = held.scores_at(place, decision), rows.values.values
-            is_of_pairs = values.shape[1] == 1 or decision.is_of_pairs
+            is_of_pairs = scores.shape[1] == 1 or decision.is_of_pairs
             known.append(KnownDecisions(task.classes, values, scores, codes, is_of_pairs))
     return np.array([task.score(one, rows) for one in known])
 

@@ -5,7 +5,8 @@ from inspect import signature
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from .decide import TIE, best_classes
+from .._arrays import rounding_of
+from .decide import best_classes
 from .probabilities import Calibration
 
 
@@ -43,7 +44,7 @@ class KnownLabels(ClassifierMixin, KnownPredictions):
 
     def predict(self, X):
         """Return the labels."""
-        return (self.predictions > TIE).astype(int)
+        return (self.predictions > rounding_of(X)).astype(int)
 
 
 class KnownDecisions(ClassifierMixin, BaseEstimator):
@@ -73,7 +74,7 @@ class KnownDecisions(ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         """Return the labels, the first of equals."""
-        return self.classes_[best_classes(self.scores)]
+        return self.classes_[best_classes(self.scores, rounding_of(X))]
 
     def predict_proba(self, X):
         """Return the probabilities of the classes."""

@@ -53,9 +53,9 @@ def check_gaussian(feature_map):
         )
 
 
-def learns_from(feature_map, data):
+def learns_from(feature_map, target):
     """Return whether a map learns from the targets, which is assumed if it does not say."""
-    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(data.target)
+    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(target)
 
 
 # ---------------------------------------------------------------- what counts as equal
