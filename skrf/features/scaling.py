@@ -39,6 +39,7 @@ class SmoothClipScaler(OneToOneFeatureMixin, TransformerMixin, EstimatorBase):
     Choose it in place of a StandardScaler for columns with heavy tails: neither the centre nor the
     scale depends on outliers, and all entries end between -3 and 3, so that no row is far from all
     others in the eyes of a kernel. Entries within the usual range hardly change their proportions.
+    Where targets depend on how far out entries are, a StandardScaler is better.
 
     Parameters
     ----------
