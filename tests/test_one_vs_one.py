@@ -53,6 +53,15 @@ def model(**params):
     return clone(ApproxKernelRidgeClassifier(MAP)).set_params(**given)
 
 
+def score_at_choice(search):
+    """Return the only score of a table at the values that were chosen."""
+    table = search.cv_results_
+    is_chosen = table["param_sigma"] == search.sigma_
+    is_chosen &= table["param_alpha"] == search.alpha_
+    (score,) = table["mean_test_score"][is_chosen]
+    return score
+
+
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
 @pytest.mark.parametrize(("alpha", "n_components"), [(1e-4, 24), (1.0, 24), (0.01, 600)])
 def test_coefficients_are_those_of_a_ridge_for_every_pair(weights, alpha, n_components):
@@ -221,7 +230,7 @@ def test_a_search_takes_the_decision_that_is_best_on_held_out_rows(feature_map):
         feature_map, sigma=auto.sigma_, alpha=auto.alpha_, decision=auto.decisions_
     )
     assert_allclose(auto.component_coef_, plain.fit(X, y).component_coef_, rtol=1e-8, atol=1e-10)
-    assert auto.best_score_ in auto.cv_results_["mean_test_score"]
+    assert auto.best_score_ == score_at_choice(auto)
 
 
 def test_scores_of_a_search_are_those_of_its_folds():
@@ -458,6 +467,26 @@ def test_probabilities_of_many_rows_are_those_of_each(monkeypatch):
     assert_allclose(probabilities.coupled(firsts, 1 - firsts, 5), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("is_of_pairs", [True, False])
+@pytest.mark.parametrize("weights", [None, WEIGHTS[:40]], ids=["plain", "weighted"])
+def test_losses_are_their_definition(is_of_pairs, weights):
+    """-log of the odds of the own class, and a thousandth of its mean margin."""
+    rng, scales = np.random.default_rng(0), probabilities.SCALES[8:22]
+    codes, values = rng.integers(0, 4, 40), rng.normal(size=(40, 6 if is_of_pairs else 4))
+    shares, expected = np.ones(40) if weights is None else weights, np.zeros(14)
+    for k, row, share in zip(codes, values, shares, strict=True):
+        if is_of_pairs:
+            pairs = zip(row, combinations(range(4), 2), strict=True)
+            margins = np.array([v if k == j else -v for v, (i, j) in pairs if k in (i, j)])
+            of_row = np.log1p(np.exp(-scales[:, None] * margins)).mean(axis=1)
+        else:
+            margins = row[k] - row
+            of_row = np.log(np.exp(-scales[:, None] * margins).sum(axis=1))
+        expected += share * (of_row + scales * margins.mean() / 1000)
+    found = probabilities.losses(values, codes, weights, is_of_pairs)
+    assert_allclose(found[8:22], expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
 def test_the_best_scale_is_found_for_values_of_any_size(factor):
     values = RNG.normal(size=(400, 3))
@@ -537,6 +566,16 @@ def test_of_two_classes_the_least_error_stays_unless_another_is_better_by_a_stan
     assert chosen([other, first], 1.0, 0.1, 1000) == [first]  # a standard error is .0093
     assert chosen([other, first], 1.0, 0.1, 10_000) == [other, first]  # .0029
     assert chosen([other], 1.0, 0.1, 10) == [other]  # the first has lost the race
+
+
+def test_a_standard_error_is_that_of_the_better_accuracy():
+    """sqrt(.909 * .091 / 1000) = .00909."""
+    first = Candidate(Argmax(), 1.0, 0.1, 0.9)
+    for score, is_clear in ((0.9090, False), (0.9092, True)):
+        other = Candidate(Argmax(), 0.5, 1.0, score)
+        assert (len(of_two_classes([other, first], 1.0, 0.1, 1000)) == 2) == is_clear
+        best = at_one_sigma([first, other], [1.0, 2.0, 0.5], 1000)
+        assert best == ([other] if is_clear else [first])
 
 
 def test_a_single_class_is_served_by_searches():
@@ -659,7 +698,7 @@ def test_a_search_in_rows_looks_at_a_part_of_many_rows(in_rows):
     )
     model = search.fit(X, y)
     assert model.dual_coef_.shape == (6, 240)  # all rows
-    assert 0.6 < model.best_score_ and model.best_score_ in model.cv_results_["mean_test_score"]
+    assert 0.6 < model.best_score_ == score_at_choice(model)
     assert model.n_samples_searched_ == len(stratified(y, 150, 64)) < 240
     assert_array_equal(clone(search).fit(X, y).dual_coef_, model.dual_coef_)
     shuffled = np.random.default_rng(0).permutation(y)
@@ -700,10 +739,7 @@ def test_more_rows_may_ask_for_a_narrower_kernel(monkeypatch, in_rows):
     tested = np.random.default_rng(4).uniform(-3, 3, size=(500, 2))
     truth = np.floor(1.2 * tested).astype(int) @ [1, 3] % 4
     assert model.score(tested, truth) > plain.score(tested, truth) + 0.02
-    row = (model.cv_results_["param_sigma"] == model.sigma_) & (
-        model.cv_results_["param_alpha"] == model.alpha_
-    )
-    assert model.best_score_ == model.cv_results_["mean_test_score"][row][0]
+    assert model.best_score_ == score_at_choice(model)
 
 
 def test_rare_classes_are_searched_with_all_their_rows(in_rows):

@@ -10,7 +10,7 @@ from scipy.optimize import approx_fprime
 
 from skrf import RelevanceProjection, RelevanceScaler
 from skrf.regression.feature_machine import Directions, Multipliers, halves
-from skrf.regression.relevance import _Evidence, _LeaveOneOut, _sample
+from skrf.regression.relevance import _Evidence, _LeaveOneOut, _log_probabilities, _sample
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(120, 4))
@@ -76,6 +76,18 @@ def test_the_score_and_its_gradient(kind):
         assert_allclose(gradient, numbers, rtol=1e-4, atol=1e-6)
 
 
+def test_probabilities_of_left_out_rows_are_their_definition():
+    logs, rng = np.array([0.1, -0.4, 0.2, 0.3]), np.random.default_rng(0)
+    classes, weights = np.eye(3)[rng.integers(0, 3, 120)], rng.uniform(1, 2, 120)
+    parts = X, weights, classes
+    train, test = [part[:90] for part in parts], [part[90:] for part in parts]
+    found = _log_probabilities(logs, train, test)
+    for row, truth, one in zip(test[0], test[2], found, strict=True):
+        kernel = train[1] * np.exp(-np.sum((np.exp(logs) * (row - train[0])) ** 2, axis=1) / 2)
+        p = kernel @ train[2] @ truth / kernel.sum()
+        assert one == pytest.approx(np.log(p + 1 / (90 * 3)), rel=1e-9)
+
+
 # ------------------------------------------------------------------ feature machines
 
 
@@ -139,6 +151,16 @@ def test_widths_and_penalties_are_chosen_by_leaving_rows_out(kind):
         machine.fit(*choices) == np.argmin(errors)
         and machine.width == choices[np.argmin(errors)][0]
     )
+
+
+@MACHINES
+def test_errors_at_other_rows_are_those_of_the_regression(kind):
+    machine, weights, targets, values = machine_of(kind)
+    rng = np.random.default_rng(5)
+    rows, truth, own = rng.normal(size=(9, 3)), rng.normal(3, 1, size=(9, 2)), rng.uniform(size=9)
+    predicted = values(rows) + np.average(targets, axis=0, weights=weights)
+    expected = np.average(np.sum((predicted - truth) ** 2, axis=1), weights=own)
+    assert machine.error(rows, own, truth) == pytest.approx(expected)
 
 
 def test_halves_have_as_much_of_everything():

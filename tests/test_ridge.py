@@ -43,6 +43,7 @@ from skrf import (
     PositiveRF,
     RFFSampler,
 )
+from skrf.regression import ridge
 from skrf.regression.decide import votes
 from skrf.regression.scoring import KnownDecisions
 
@@ -355,6 +356,30 @@ def test_covariances_and_samples_are_those_of_the_posterior(feature_map, targets
         model.sample_y(Q, 0)
 
 
+class UnitWeights(UnitVectors):
+    """Frequencies as drawn, and unit vectors in place of the weights of waves."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def standard_normal(self, size):
+        is_weights = len(size) > 2
+        return super().standard_normal(size) if is_weights else self.rng.standard_normal(size)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+def test_what_landmarks_lack_is_drawn_with_its_variance(kernel, monkeypatch):
+    """Functions are linear in normal numbers: one of them at a time makes the variance exact."""
+    feature_map = ClusterNystroem(10, sigma=1.0, kernel=kernel)
+    model = ApproxKernelRidge(feature_map, alpha=0.05, random_state=0).fit(X, T[:, :2], WEIGHTS)
+    monkeypatch.setattr(ridge, "_WAVES", 8)
+    parts = model._drawn_beyond(Q, 2 * 8 * 2, UnitWeights())
+    beyond = 1 - np.sum(model.feature_map_.transform(Q) ** 2, axis=1)
+    assert beyond.max() > 0.3
+    expected = np.outer(beyond, model.noise_variance_ * model._fitted.solution.posterior.prior)
+    assert_allclose(np.sum(parts**2, axis=2), expected, rtol=1e-9, atol=1e-12)
+
+
 def test_samples_at_rows_of_other_libraries_are_those_of_numpy():
     torch = pytest.importorskip("torch")
     model = ApproxKernelRidge(ClusterNystroem(10), random_state=0).fit(X, T)
@@ -411,6 +436,11 @@ def test_evidence_is_the_marginal_likelihood(which):
     grid = model.alpha_ * np.array([1e-4, 0.1, 0.9, 0.99, 1.01, 1.1, 10, 1e4])
     evidences = np.array([log_evidence(features, targets, alpha)[0] for alpha in grid])
     assert (evidences < best - 1e-7).all()
+    # Of a parabola through three points the maximum is within 1e-4 of log alpha.
+    left, right = (
+        log_evidence(features, targets, model.alpha_ * np.exp(h))[0] for h in (-0.01, 0.01)
+    )
+    assert abs(0.01 * (right - left) / (2 * (2 * best - left - right))) < 1e-4
     brute = Ridge(model.alpha_).fit(features, targets)
     assert_allclose(model.predict(Q), brute.predict(features_of(model, Q)), rtol=1e-8, atol=1e-8)
 

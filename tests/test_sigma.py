@@ -179,6 +179,22 @@ def test_scale_suits_every_kernel(kernel, d):
     assert 10 * moved.sigma_ == pytest.approx(fitted.sigma_, rel=1e-9)
 
 
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "cauchy", "matern32"])
+def test_scale_is_its_formula(kernel):
+    """The Laplacian kernel takes of each column a share of its deviation, or its mean if less."""
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.normal(3, 2, size=500), rng.random(500) < 0.05, rng.random(500)])
+    spread = 1 / RFFSampler(2, kernel=kernel, random_state=0).fit(rows).sigma_
+    expected = np.sqrt(3 * rows.var() / 2)
+    if kernel == "cauchy":
+        expected *= np.sqrt(2)
+    elif kernel == "laplacian":
+        halves = rows.std(axis=0) / np.sqrt(np.pi), rows.mean(axis=0) - rows.min(axis=0)
+        assert (halves[0] < halves[1]).tolist() == [True, False, True]
+        expected = np.minimum(*halves).sum()
+    assert spread == pytest.approx(expected, rel=1e-12)
+
+
 def test_sigmas_of_the_laplacian_kernel_follow_l1_distances():
     rng = np.random.default_rng(0)
     codes = np.eye(10)[rng.integers(0, 10, 300)]  # a category as columns of zeros and ones
