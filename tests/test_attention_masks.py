@@ -14,7 +14,13 @@ from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
 from skrf import OptimalPositiveRF
-from skrf.attention import ApproxKernelAttention, GeneralizedMap, LocalAttention, ToeplitzMask
+from skrf.attention import (
+    ApproxKernelAttention,
+    GeneralizedMap,
+    LocalAttention,
+    ToeplitzMask,
+    exact_attention,
+)
 from skrf.attention._masks import Mask, as_mask
 
 N, M, E = 24, 6, 3
@@ -286,6 +292,23 @@ def test_more_queries_than_keys():
     parts = queries, *(array[:17] for array in others)
     for kind in (np.asarray, sp.csr_array, aslinearoperator):
         assert_equal(attend(*parts, kind(matrix)), quadratic(*parts, matrix), parts[2])
+
+
+@pytest.mark.parametrize("kind", ["array", "sparse", "of heads"])
+def test_the_last_queries_of_a_causal_sequence_take_the_last_rows_of_its_mask(kind, way):
+    queries, keys, values, _ = features(True)
+    queries = np.stack([queries, -queries])[:, -5:]
+    full = random_matrix(11)
+    if kind == "of heads":
+        full = np.stack([full, random_matrix(12)])
+    last = full[..., -5:, :]
+    if kind == "sparse":
+        full, last = sp.csr_array(full), sp.csr_array(last)
+    given = queries, keys[None], values[None]
+    whole, part = (ApproxKernelAttention(LOGS, mask=m, causal=True)(*given) for m in (full, last))
+    assert_allclose(whole, part, rtol=1e-12)
+    whole, part = (exact_attention(*given, mask=m, causal=True) for m in (full, last))
+    assert_allclose(whole, part, rtol=1e-12)
 
 
 def test_operators_with_work_arrays():

@@ -32,7 +32,7 @@ from skrf import (
     RFFSampler,
     theory,
 )
-from skrf.attention import compare_attention, exact_attention
+from skrf.attention import ToeplitzMask, compare_attention, exact_attention
 from skrf.projections import COUPLINGS
 
 X = np.random.default_rng(0).normal(size=(20, 4))
@@ -347,6 +347,11 @@ def test_masked_entries_are_no_numbers():
         qkv[place] = masked
         for call in (exact_attention, partial(compare_attention, operators={})):
             says(name, "1 masked entries of 80", call=call, given=qkv)
+    mask = np.ma.masked_array(np.ones((20, 20)), mask=np.eye(20))
+    for call in (partial(exact_attention, mask=mask), ApproxKernelAttention(mask=mask)):
+        says("mask", "20 masked entries of 400", call=call, given=(X, X, X))
+    rate = np.ma.masked_array([0.1, 0.2], mask=[0, 1])
+    says("rate", "1 masked entries of 2", call=ToeplitzMask.decay, given=(rate,))
     # Without a masked entry, such an array is like any other.
     assert (fitted.transform(np.ma.masked_array(X)) == fitted.transform(X)).all()
 

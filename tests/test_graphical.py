@@ -715,6 +715,14 @@ def test_what_makes_no_sense_is_refused_by_name():
     )
 
 
+def test_times_are_no_embeddings():
+    """Objects of NumPy become floats without an error."""
+    times = np.empty((5, 3), dtype=object)
+    times.fill(np.timedelta64(1, "s"))
+    with pytest.raises(TypeError, match="embeddings has dates or times"):
+        ChainMRF(times).log_partition(LENGTH)
+
+
 def test_what_does_not_go_together_is_refused():
     chain, tree = ChainMRF(LEFT, feature_map="exact"), TreeMRF(EDGES, TABLES)
     seen = ChainMRF(LEFT, unary=EVIDENCE)
