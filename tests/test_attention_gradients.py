@@ -5,18 +5,19 @@ import inspect
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch")
-
-import skrf.attention  # noqa: E402
-import skrf.torch  # noqa: E402
-from skrf import OptimalPositiveRF, RFFSampler  # noqa: E402
-from skrf.attention import (  # noqa: E402
+import skrf.attention
+from skrf import OptimalPositiveRF, RFFSampler
+from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
     LocalAttention,
     ToeplitzMask,
     exact_attention,
 )
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+import skrf.torch  # noqa: E402 (needs torch)
 
 N = 40
 RNG = np.random.default_rng(0)

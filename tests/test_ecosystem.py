@@ -93,7 +93,7 @@ def test_coefficients_of_components_are_not_those_of_columns(kind):
     model = kind(RFFSampler(4, random_state=0)).fit(rows, y)
     assert model.component_coef_.shape[-1] == 4 and hasattr(model, "intercept_")
     with pytest.raises(AttributeError, match="component_coef_ holds those of the components"):
-        model.coef_  # noqa: B018
+        _ = model.coef_
     for selection in (SelectFromModel, RFE):  # which read it as an importance of each column
         with pytest.raises((ValueError, AttributeError), match="coef_"):
             selection(clone(model)).fit_transform(rows, y)
