@@ -13,8 +13,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skrf import ApproxKernelRidge, ApproxKernelRidgeClassifier, ClusterNystroem, RFFSampler
+from skrf.features import as_feature_map
 from skrf.regression import near_far
-from skrf.regression.near_far import Tree, _cut_of, factor_of
+from skrf.regression.near_far import Ground, Tree, _cut_of, factor_of, left_out, solve_near_far
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3))
@@ -109,6 +110,46 @@ def test_error_bars_with_the_noise_as_estimated(weights):
     variances = np.diagonal(dense.variances(Q)) / several._fitted.sizes.scale + 1
     found = several.predict(Q, return_std=True)[1] ** 2 / several.noise_variance_
     assert_allclose(found, np.outer(variances, [1, 1]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1e-5])
+@pytest.mark.parametrize("weights", [np.ones(90), WEIGHTS], ids=["plain", "weighted"])
+def test_leave_one_out_is_its_definition(weights, alpha):
+    """A row leaves alone, its equals stay; of a weight above 1 one part leaves."""
+    model = near(alpha=alpha).fit(X, y, weights)
+    ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
+    distinct, _ = ground.part(np.arange(90), weights)
+    of_rows = np.full(len(distinct.X), alpha)  # the same as a number
+    solution = solve_near_far(ground, distinct, distinct.means(y), of_rows)
+    predicted = left_out(solution, distinct, y, of_rows)
+    assert_array_equal(predicted, left_out(solution, distinct, y, alpha))
+    for i in (0, 7, 33, 60, 89):
+        part = min(1.0, weights[i])
+        rest = weights.copy()
+        rest[i] -= part
+        kept = rest > 1e-12
+        dense = Dense(model, X[kept], rest[kept], alpha)
+        expected = dense.predict(X[i : i + 1], y[kept])[0]
+        assert_allclose(predicted[i], expected, rtol=2e-3 if alpha > 1e-4 else 1e-5, atol=1e-4)
+
+
+def test_a_sample_of_leaves_stands_for_all():
+    feature_map = as_feature_map(clone(MAP).fit(X))
+    ground = Ground.of(feature_map, X, 20)
+    errors = []
+    for leaves in (range(ground.tree.n_leaves), [0, 2]):
+        rows = np.flatnonzero(np.isin(ground.tree.leaf_of(X * MAP.sigma), leaves))
+        distinct, _ = ground.part(rows, np.ones(len(rows)))
+        share = len(rows) / len(X)
+        solution = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3, share)
+        errors.append(np.full(y.shape, np.nan))
+        errors[-1][rows] = left_out(solution, distinct, y[rows], 0.3) - y[rows]
+        if share < 1:  # without the factor, landmarks are penalised too much
+            poor = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3)
+            assert np.abs(poor.beta).max() < np.abs(solution.beta).max()
+    known = np.isfinite(errors[1][:, 0])
+    assert 30 < known.sum() < 60
+    assert np.corrcoef(errors[0][known, 0], errors[1][known, 0])[0, 1] > 0.9
 
 
 @pytest.mark.parametrize("model", [ApproxKernelRidge, ApproxKernelRidgeClassifier])

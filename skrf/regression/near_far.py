@@ -365,7 +365,7 @@ class NearFar:
         return self.inverse - self.coef[:, -1] ** 2 / self.total
 
 
-def solve_near_far(ground, distinct, means, alpha):
+def solve_near_far(ground, distinct, means, alpha, share=1.0):
     """Return the `NearFar` of targets' means at the distinct rows, (m, T).
 
     Parameters
@@ -374,13 +374,17 @@ def solve_near_far(ground, distinct, means, alpha):
         As in `leaf_of`.
     means : ndarray of shape (m, T)
         Means of the targets of equal rows.
-    alpha : float
+    alpha : float or ndarray of shape (m,)
         The ridge.
+    share : float, default=1.0
+        The share of all rows that these are, where whole leaves stand for all: what leaves add up
+        to is divided by it.
     """
     numbers = np.flatnonzero(np.diff(distinct.bounds)).tolist()
     noise, targets = alpha / distinct.totals, np.column_stack([means, np.ones(len(means))])
     leaves = run_all(lambda b: leaf_of(ground, distinct, b, noise, targets), numbers)
     gram, cross = sum(leaf.gram for leaf in leaves), sum(leaf.cross for leaf in leaves)
+    gram, cross = gram / share, cross / share
     lower = cholesky(np.eye(len(gram)) + gram, lower=True)
     beta = cho_solve((lower, True), cross)
     root = solve_triangular(lower, np.eye(len(gram)), lower=True).T
@@ -390,7 +394,36 @@ def solve_near_far(ground, distinct, means, alpha):
         coef[rows] = leaf.targets - leaf.features @ beta
         inverse[rows] = leaf.inverse - np.square(leaf.features @ root).sum(axis=1)
     sums = coef.sum(axis=0)
-    return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]), root)
+    return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]) / share, root)
+
+
+def left_out(solution, distinct, targets, alpha):
+    """Return predictions of every row by all others, (n, T).
+
+    A row of weight w leaves with the part v = min(1, w) of it: with its equals, of the weight W,
+
+        A^-1_ii = (v / W)^2 d + (v / alpha) (1 - v / W),
+        a_i = (v / W) a + (v / alpha) (y_i - mean y).
+
+    Parameters
+    ----------
+    solution : NearFar
+        The solution.
+    distinct : Distinct
+        The rows.
+    targets : ndarray of shape (n, T)
+        Targets of all rows.
+    alpha : float or ndarray of shape (m,)
+        The ridge.
+    """
+    number, means = distinct.number, distinct.means(targets)
+    part = np.minimum(1.0, distinct.weights)
+    share = part / distinct.totals[number]
+    scale = part / np.broadcast_to(alpha, distinct.totals.shape)[number]
+    inverse = share**2 * solution.centred_inverse[number] + scale * (1 - share)
+    coef = share[:, None] * solution.centred[1][number]
+    coef = coef + scale[:, None] * (targets - means[number])
+    return targets - coef / inverse[:, None]
 
 
 # ---------------------------------------------------------------- what estimators hold
