@@ -118,7 +118,7 @@ def test_leave_one_out_is_its_definition(weights, alpha):
     """A row leaves alone, its equals stay; of a weight above 1 one part leaves."""
     model = near(alpha=alpha).fit(X, y, weights)
     ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
-    distinct, _ = ground.part(np.arange(90), weights)
+    distinct = ground.part(np.arange(90), weights)
     of_rows = np.full(len(distinct.X), alpha)  # the same as a number
     solution = solve_near_far(ground, distinct, distinct.means(y), of_rows)
     predicted = left_out(solution, distinct, y, of_rows)
@@ -139,7 +139,7 @@ def test_a_sample_of_leaves_stands_for_all():
     errors = []
     for leaves in (range(ground.tree.n_leaves), [0, 2]):
         rows = np.flatnonzero(np.isin(ground.tree.leaf_of(X * MAP.sigma), leaves))
-        distinct, _ = ground.part(rows, np.ones(len(rows)))
+        distinct = ground.part(rows, np.ones(len(rows)))
         share = len(rows) / len(X)
         solution = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3, share)
         errors.append(np.full(y.shape, np.nan))

@@ -209,7 +209,30 @@ class Ground:
         """Return the `Distinct` rows of some rows, given by their numbers, and their weights."""
         kept, number = np.unique(self.number[rows], return_inverse=True)
         bounds = np.searchsorted(kept, self.bounds)
-        return Distinct(self.X[kept], bounds, number, weights), kept
+        return Distinct(self.X[kept], bounds, number, weights, kept)
+
+    def within(self, distinct, b):
+        """Return the kernel of the rows of a leaf, to be overwritten, and their features."""
+        X = distinct.X[distinct.leaf(b)]
+        return self.kernel(X, X), self.features(X)
+
+    def far_sums(self, rows):
+        """Return Phi_b'a_b, (n_leaves, M, V), of coefficients of the rows, (m, V)."""
+        leaves = map(self.leaf, range(self.tree.n_leaves))
+        return np.stack([self.features(self.X[leaf]).T @ rows[leaf] for leaf in leaves])
+
+    def values(self, phi, coordinates, coef, rows, far):
+        """Return expansions at rows, (n, V), given their features and coordinates.
+
+        Coefficients are those of the features, (M, V), those of the kernel with the rows of a leaf,
+        (m, V), and their `far_sums`.
+        """
+        values, leaves = phi @ coef, self.tree.leaf_of(coordinates)
+        for b in np.unique(leaves):
+            here, leaf = leaves == b, self.leaf(b)
+            kernel = self.kernel(coordinates[here], self.X[leaf])
+            values[here] += kernel @ rows[leaf] - phi[here] @ far[b]
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,12 +245,15 @@ class Distinct:
         As in `Ground`.
     weights : ndarray of shape (n,)
         Weights of the rows.
+    kept : ndarray of int of shape (m,)
+        Their places among the distinct rows of the ground.
     """
 
     X: np.ndarray
     bounds: np.ndarray
     number: np.ndarray
     weights: np.ndarray
+    kept: np.ndarray
 
     def leaf(self, b):
         """Return the rows of a leaf as a slice."""
@@ -313,8 +339,7 @@ def leaf_of(ground, distinct, b, noise, targets):
         Targets.
     """
     rows = distinct.leaf(b)
-    X = distinct.X[rows]
-    S, features = ground.kernel(X, X), ground.features(X)
+    S, features = ground.within(distinct, b)
     S -= features @ features.T
     np.einsum("ii->i", S)[...] += noise[rows]
     root = factor_of(S, noise[rows].min(initial=np.inf))
@@ -450,12 +475,8 @@ class NearFarSolution(Solution):
     def values_at(self, features, X):
         """Return the regressions at rows, (n, V), given their features."""
         ground, phi = self.ground, self.ground.far(features)
-        coordinates, leaves = ground.located(X)
-        values = phi @ self.coef
-        for b in np.unique(leaves):
-            here, rows = leaves == b, ground.leaf(b)
-            kernel = ground.kernel(coordinates[here], ground.X[rows])
-            values[here] += kernel @ self.rows[rows] - phi[here] @ self.far[b]
+        coordinates, _ = ground.located(X)
+        values = ground.values(phi, coordinates, self.coef, self.rows, self.far)
         return like(values * self.unit + self.intercept, features)
 
     def deviations_at(self, features, X, is_projected):
@@ -611,12 +632,12 @@ class NearFarRows:
                 rows_of.append(np.zeros((n_rows, len(level))))
                 intercepts.append(level)
                 continue
-            distinct, kept = ground.part(rows, self.weights[rows])
+            distinct = ground.part(rows, self.weights[rows])
             means = distinct.means(targets)
             solution = solve_near_far(ground, distinct, means, alpha)
             beta, coef = solution.centred
             of_rows = np.zeros((n_rows, coef.shape[1]))
-            of_rows[kept] = coef
+            of_rows[distinct.kept] = coef
             coefs.append(beta)
             rows_of.append(of_rows)
             intercepts.append(solution.intercept)
@@ -625,8 +646,7 @@ class NearFarRows:
         intercept = np.concatenate(intercepts)
         unit = self.unit if problems is None else np.ones(len(intercept))
         coef, rows = np.hstack(coefs), np.hstack(rows_of)
-        leaves = map(ground.leaf, range(ground.tree.n_leaves))
-        far = np.stack([ground.features(ground.X[leaf]).T @ rows[leaf] for leaf in leaves])
+        far = ground.far_sums(rows)
         return NearFarSolution(
             alpha, coef, unit, intercept * unit, None, None, spread, ground, rows, far
         )
