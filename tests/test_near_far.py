@@ -9,10 +9,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skrf import ApproxKernelRidge, ApproxKernelRidgeClassifier, ClusterNystroem, RFFSampler
+from skrf import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+    ClusterNystroem,
+    RFFSampler,
+)
 from skrf.features import as_feature_map
 from skrf.regression import near_far
 from skrf.regression.near_far import Ground, Tree, _cut_of, factor_of, left_out, solve_near_far
@@ -25,8 +33,8 @@ WEIGHTS = RNG.uniform(0.3, 3.0, 90)
 Q = np.vstack([RNG.normal(size=(20, 3)), X[:3]])
 MAP = ClusterNystroem(12, sigma=0.8, random_state=0)
 KERNELS = {
-    "gaussian": lambda A, B: rbf_kernel(A, B, gamma=0.32),
-    "laplacian": lambda A, B: laplacian_kernel(A, B, gamma=0.8),
+    "gaussian": lambda A, B: rbf_kernel(A, B, gamma=0.5),
+    "laplacian": lambda A, B: laplacian_kernel(A, B, gamma=1.0),
 }
 
 
@@ -39,7 +47,8 @@ class Dense:
     """The kernel as a matrix of all rows, and what follows from it without any trick."""
 
     def __init__(self, model, rows, weights, alpha, kernel="gaussian"):
-        self.model, self.rows, self.kernel = model, rows, KERNELS[kernel]
+        self.model, self.rows, self.weights = model, rows, weights
+        self.kernel = lambda A, B: KERNELS[kernel](A * model.sigma_, B * model.sigma_)
         self.ground = model._fitted.solution.ground
         self.A = self.between(rows, rows) + np.diag(alpha / weights)
         inverse = np.linalg.inv(self.A)
@@ -60,6 +69,20 @@ class Dense:
         coef = self.centred @ targets
         level = self.ones @ targets / self.total
         return self.between(Q, self.rows) @ coef + level
+
+    def left_out(self, targets):
+        """Return predictions of every row by a solve without it, or without one part of it."""
+        K, predicted = self.between(self.rows, self.rows), []
+        for i, weight in enumerate(self.weights):
+            rest = self.weights.copy()
+            rest[i] -= min(1.0, weight)
+            kept = rest > 1e-12
+            A = K[np.ix_(kept, kept)] + np.diag(self.alpha / rest[kept])
+            inverse = np.linalg.inv(A)
+            ones = inverse.sum(axis=1)
+            level = ones @ targets[kept] / ones.sum()
+            predicted.append(K[i, kept] @ inverse @ (targets[kept] - level) + level)
+        return np.array(predicted)
 
     def variances(self, Q):
         cross = self.between(Q, self.rows)
@@ -119,7 +142,7 @@ def test_leave_one_out_is_its_definition(weights, alpha):
     model = near(alpha=alpha).fit(X, y, weights)
     ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
     distinct = ground.part(np.arange(90), weights)
-    of_rows = np.full(len(distinct.X), alpha)  # the same as a number
+    of_rows = np.full(len(distinct.kept), alpha)  # the same as a number
     solution = solve_near_far(ground, distinct, distinct.means(y), of_rows)
     predicted = left_out(solution, distinct, y, of_rows)
     assert_array_equal(predicted, left_out(solution, distinct, y, alpha))
@@ -343,3 +366,195 @@ def test_pipelines_and_sparse_rows():
     assert_allclose(
         sparse.predict(sp.csr_array(Q)), near(alpha=1e-5).fit(X, y).predict(Q), rtol=1e-6
     )
+
+
+# ---------------------------------------------------------------- searches
+
+SIGMAS, ALPHAS = [0.5, 0.8], [0.2, 1e-3, 3.0]
+SOME = slice(30, 80)  # with equal rows
+SEARCHES = ApproxKernelRidgeCV, ApproxKernelRidgeClassifierCV
+
+
+def searched(model=ApproxKernelRidgeCV, **params):
+    given = {"sigmas": SIGMAS, "alphas": ALPHAS, "max_leaf_size": 20, **params}
+    return model(clone(MAP).set_params(centers="random"), **given)
+
+
+def dense_at(sigma, alpha, rows=slice(None), weights=None):
+    """Return the dense kernel of some of the rows under the landmarks of a search."""
+    feature_map = clone(MAP).set_params(centers="random", sigma=sigma)
+    model = ApproxKernelRidge(feature_map, alpha=alpha, max_leaf_size=20)
+    model.fit(X[SOME], y[SOME], weights)
+    weights = np.ones(50) if weights is None else weights
+    return Dense(model, X[SOME][rows], weights[rows], alpha)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS[SOME]], ids=["plain", "weighted"])
+def test_a_search_is_judged_by_leave_one_out(weights):
+    model = searched().fit(X[SOME], y[SOME], weights)
+    expected = []
+    for sigma in SIGMAS:
+        for alpha in ALPHAS:
+            predicted = dense_at(sigma, alpha, weights=weights).left_out(y[SOME])
+            errors = np.average((predicted - y[SOME]) ** 2, axis=0, weights=weights)
+            expected.append(-errors.mean())
+    table = model.cv_results_
+    assert_allclose(table["mean_test_score"], expected, rtol=1e-3)
+    assert_array_equal(table["param_alpha"], np.tile(ALPHAS, 2))
+    place = np.argmax(expected)
+    assert (model.sigma_, model.alpha_) == (SIGMAS[place // 3], ALPHAS[place % 3])
+    assert_allclose(model.best_score_, max(expected), rtol=1e-3)
+    assert model.n_samples_searched_ == 50
+    # The fit is that of the plain estimator there.
+    plain = ApproxKernelRidge(
+        clone(MAP).set_params(centers="random", sigma=model.sigma_),
+        alpha=model.alpha_,
+        max_leaf_size=20,
+    ).fit(X[SOME], y[SOME], weights)
+    for one, other in zip(model.predict(Q, True), plain.predict(Q, True), strict=True):
+        assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("decision", ["auto", "argmax"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_decisions_of_a_search_read_values_of_rows_left_out(n_classes, decision):
+    """Rows of other classes than those of a pair are predicted by all rows of the pair."""
+    labels = np.digitize(y[SOME, 0], [0.0] if n_classes == 2 else [-0.5, 0.5])
+    seen = []
+
+    def score(known, rows, labels):
+        seen.append(known.values)
+        return known.score(rows, labels)
+
+    given = {"sigmas": [0.8], "alphas": [1e-2, 0.2], "decision": decision}
+    searched(ApproxKernelRidgeClassifierCV, scoring=score, **given).fit(X[SOME], labels)
+    accuracies = []
+    for place, alpha in enumerate(given["alphas"]):
+        expected = []
+        pairs = [(0, 1)] if n_classes == 2 else [(0, 1), (0, 2), (1, 2)]
+        if decision == "argmax" and n_classes > 2:
+            targets = np.where(labels[:, None] == np.arange(3), 1.0, -1.0)
+            expected = dense_at(0.8, alpha).left_out(targets).T
+        for first, second in pairs if not len(expected) else ():
+            rows = np.isin(labels, (first, second))
+            dense, targets = dense_at(0.8, alpha, rows), 2.0 * (labels[rows] == second) - 1
+            values = dense.predict(X[SOME], targets)
+            values[rows] = dense.left_out(targets)
+            expected.append(values)
+        assert_allclose(seen[place], np.transpose(expected), rtol=2e-3, atol=2e-3)
+        signs = seen[place]
+        best = signs[:, 0] > 0 if n_classes == 2 else _best(signs, decision)
+        accuracies.append(np.mean(best == labels))
+    model = searched(ApproxKernelRidgeClassifierCV, **given).fit(X[SOME], labels)
+    name = "argmax" if n_classes == 2 or decision == "argmax" else "one-vs-one"
+    assert model.decisions_ == name
+    if n_classes == 2 or decision == "auto":
+        assert_allclose(model.decision_scores_[name], max(accuracies))
+    assert_allclose(model.predict_proba(Q).sum(axis=1), 1.0)
+    plain = near(ApproxKernelRidgeClassifier, alpha=model.alpha_, decision=model.decisions_)
+    plain.set_params(feature_map=FrozenEstimator(model.feature_map_)).fit(X[SOME], labels)
+    assert_allclose(model.decision_function(Q), plain.decision_function(Q), rtol=1e-6)
+
+
+def _best(values, decision):
+    if decision == "argmax":
+        return values.argmax(axis=1)
+    votes = np.zeros((len(values), 3))
+    for column, (first, second) in enumerate([(0, 1), (0, 2), (1, 2)]):
+        fractions = np.tanh(values[:, column]) / 6
+        votes[:, second] += (values[:, column] > 0) + fractions
+        votes[:, first] += (values[:, column] <= 0) - fractions
+    return votes.argmax(axis=1)
+
+
+def test_labels_of_several_columns_are_searched():
+    labels = (y[SOME] > np.median(y[SOME], axis=0)).astype(int)
+    model = searched(ApproxKernelRidgeClassifierCV, sigmas=[0.8]).fit(X[SOME], labels)
+    expected = []
+    for alpha in ALPHAS:
+        predicted = dense_at(0.8, alpha).left_out(2.0 * labels - 1)
+        expected.append(-np.mean((predicted - (2.0 * labels - 1)) ** 2))
+    assert_allclose(model.cv_results_["mean_test_score"], expected, rtol=1e-3)
+    assert model.predict(Q).shape == (len(Q), 2)
+
+
+def test_weights_of_a_search_are_repetitions():
+    counts = np.arange(90) % 3 + 1
+    order = RNG.permutation(np.repeat(np.arange(90), counts))
+    kept = FrozenEstimator(clone(MAP).fit(X))
+    given = {"sigmas": None, "alphas": ALPHAS, "max_leaf_size": 20}
+    weighted = ApproxKernelRidgeCV(kept, **given).fit(X, y, counts)
+    repeated = ApproxKernelRidgeCV(kept, **given).fit(X[order], y[order])
+    scores = [model.cv_results_["mean_test_score"] for model in (weighted, repeated)]
+    assert_allclose(*scores, rtol=1e-5)
+    assert_allclose(repeated.predict(Q), weighted.predict(Q), rtol=1e-4, atol=1e-5)
+    labels = np.digitize(y[:, 0], [-0.5, 0.5])
+    weighted = ApproxKernelRidgeClassifierCV(kept, **given).fit(X, labels, counts)
+    repeated = ApproxKernelRidgeClassifierCV(kept, **given).fit(X[order], labels[order])
+    assert repeated.decision_scores_ == pytest.approx(weighted.decision_scores_)
+    assert_allclose(repeated.predict_proba(Q), weighted.predict_proba(Q), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", SEARCHES)
+def test_leaves_of_a_search_are_the_same_for_all_sigmas_and_stand_for_all(model, monkeypatch):
+    monkeypatch.setattr(near_far, "_SEARCHED", 30)
+    shares, kept, solve = [], [], near_far.solve_near_far
+
+    def spied(ground, distinct, means, alpha, share=1.0):
+        shares.append(share)
+        kept.append(len(distinct.kept))
+        return solve(ground, distinct, means, alpha, share)
+
+    monkeypatch.setattr(near_far, "solve_near_far", spied)
+    targets = y[:, 0] if model is ApproxKernelRidgeCV else np.digitize(y[:, 0], [-0.5, 0.5])
+    found = searched(model).fit(X, targets, WEIGHTS)
+    assert 30 <= found.n_samples_searched_ < 70
+    ground = Ground.of(as_feature_map(found.feature_map_), X, 20)
+    rows = ground.sampled()
+    assert len(rows) == found.n_samples_searched_
+    parts = [slice(None)]
+    if model is ApproxKernelRidgeClassifierCV:
+        parts += [targets != 2, targets != 1, targets != 0]
+    expected = []
+    for part in parts:
+        is_in = np.zeros(90, bool)
+        is_in[part] = True
+        expected.append(WEIGHTS[rows][is_in[rows]].sum() / WEIGHTS[is_in].sum())
+    assert_allclose(np.unique(np.round(shares, 9)), np.sort(np.round([*expected, 1.0], 9)))
+    assert set(kept[: len(SIGMAS)]) == {len(np.unique(ground.number[rows]))}
+
+
+@pytest.mark.parametrize("model", SEARCHES)
+def test_rows_of_float32_pipelines_and_sparse_rows_are_searched(model):
+    targets = y[:, 0] if model is ApproxKernelRidgeCV else np.digitize(y[:, 0], [0.0])
+    expected = searched(model).fit(X, targets).cv_results_["mean_test_score"]
+    for rows in (X.astype(np.float32), sp.csr_array(X)):
+        found = searched(model).fit(rows, targets)
+        assert_allclose(found.cv_results_["mean_test_score"], expected, rtol=1e-3)
+    piped = make_pipeline(StandardScaler(), clone(MAP))
+    found = model(piped, sigmas=None, alphas=ALPHAS, max_leaf_size=20).fit(X, targets)
+    assert found.alpha_ in ALPHAS and found.score(X, targets) > 0.8
+    default = model(max_leaf_size=20, sigmas=2, random_state=0).fit(X, targets)
+    assert default.score(X, targets) > 0.8
+
+
+@pytest.mark.parametrize("model", SEARCHES)
+def test_what_a_search_in_leaves_cannot_do_is_refused_by_name(model):
+    labels = np.arange(90) % 3
+    fitted = searched(model).fit(X, labels)
+    assert not hasattr(fitted, "partial_fit") and not hasattr(fitted, "merge")
+    assert not hasattr(fitted, "component_coef_")
+    for sigmas in (SIGMAS, None):
+        with pytest.raises(ValueError, match="max_leaf_size=20 keeps all rows"):
+            searched(model, sigmas=sigmas).fit_batches([(X, labels)])
+        for cv in (KFold(3), 10):
+            with pytest.raises(ValueError, match="cv must be left.*max_leaf_size=20, which leaves"):
+                searched(model, sigmas=sigmas, cv=cv).fit(X, labels)
+    with pytest.raises(ValueError, match="max_leaf_size=20 needs a map of landmarks.*RFFSampler"):
+        searched(model).set_params(feature_map=RFFSampler(8)).fit(X, labels)
+    if model is ApproxKernelRidgeClassifierCV:
+        with pytest.raises(ValueError, match="decision must not be 'discriminants'"):
+            searched(model, decision="discriminants").fit(X, labels)
+    strict = pytest.importorskip("array_api_strict")
+    with pytest.raises(TypeError, match="max_leaf_size=20 needs rows of NumPy"):
+        searched(model).fit(strict.asarray(X), strict.asarray(labels))

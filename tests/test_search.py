@@ -892,3 +892,10 @@ def test_labels_at_random_score_at_chance(kind, feature_map):
             scores = list(search.decision_scores_.values())
         best.append(np.max(scores))
     assert np.mean(best) < 0.3
+
+
+def test_all_rows_of_a_search_may_be_more_than_landmarks_are_sought_in(monkeypatch):
+    monkeypatch.setattr(held, "_CENTER_ROWS", 50)
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    model = ApproxKernelRidgeCV(ClusterNystroem(10, random_state=0), sigmas=2, subsample=None)
+    assert model.fit(rows, rows[:, 0]).score(rows, rows[:, 0]) > 0.9

@@ -27,7 +27,7 @@ class Data:
         Weights, or None if none were given.
     numbers : ndarray of int of shape (n,)
         Positions of the rows in the input.
-    target : ndarray of shape (n,) or (n, n_outputs)
+    target : ndarray of shape (n,) or (n, n_outputs), or None
         Labels or targets that a map is fitted to.
     groups : ndarray of int of shape (n,)
         Groups of the sums, from 0.
@@ -80,9 +80,9 @@ class Data:
 
     def part(self, rows):
         """Return some of the rows, given a slice or indices."""
-        names = ["y", "numbers", "target", "groups", "values"]
-        names += [] if self.sample_weight is None else ["sample_weight"]
-        arrays = {name: getattr(self, name)[rows] for name in names}
+        names = "y", "sample_weight", "numbers", "target", "groups", "values"
+        known = {name: getattr(self, name) for name in names}
+        arrays = {name: values[rows] for name, values in known.items() if values is not None}
         return replace(self, X=take(self.X, rows), statistics=None, **arrays)
 
     def fitted(self, feature_map):

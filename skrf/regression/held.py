@@ -1,9 +1,10 @@
 """Values of rows by regressions that have not seen them; whoever judges reads these alone.
 
 A source makes them for all alphas at a sigma: `FeatureSource` from features, `KernelSource` by the
-exact kernel in the rows of every problem. Ridge regression depends on features through their inner
-products alone, so fewer rows than features are written in an orthonormal basis of the space that
-they span: as many numbers as rows, with the same inner products.
+exact kernel in the rows of every problem, and `LeafSource` in whole leaves. Ridge regression
+depends on features through their inner products alone, so fewer rows than features are written in
+an orthonormal basis of the space that they span: as many numbers as rows, with the same inner
+products.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from .blocks import beside_threads
 from .data import Data
 from .decide import best_classes
 from .moments import moments_of_groups
+from .near_far import Ground, NearFarRows, SomeLeaves, check_leaves
 from .probabilities import losses
 from .ridge_sums import RidgeSums
 from .rows import RowSystem, kernel_values
@@ -288,6 +290,69 @@ class KernelSource:
             nothing = Solution(0.0, np.empty((0, 0)), np.ones(values.shape[2]), np.empty(0))
             results.append(Held(values, test, [nothing] * len(alphas)))
         return results
+
+
+@dataclass(frozen=True, eq=False)
+class LeafSource:
+    """Values of the rows of whole leaves, each by regressions on all others.
+
+    The leaves and their rows are the same for every sigma.
+
+    Parameters
+    ----------
+    fit : callable
+        Returns the map fitted at a sigma.
+    everything : Data
+        All rows.
+    most : int
+        Distinct rows of a leaf, at most.
+    sigma : float
+        Where leaves are cut.
+    """
+
+    fit: Callable
+    everything: Data
+    most: int
+    sigma: float
+
+    n_columns = None
+
+    @cached_property
+    def _ground(self):
+        fitted = self.fit(self.sigma)
+        check_leaves(fitted, self.everything.X, self.most)
+        return Ground.of(as_feature_map(fitted), self.everything.X, self.most)
+
+    @cached_property
+    def _rows(self):
+        return self._ground.sampled()
+
+    @cached_property
+    def data(self):
+        """The rows of some leaves, which stand for all."""
+        return self.everything.part(self._rows)
+
+    @property
+    def splits(self):
+        """All of these rows, which are left out one by one."""
+        rows = [np.arange(len(self._rows))]
+        return Splits(rows, rows, len(self._rows))
+
+    def _total(self, problem):
+        data = self.everything
+        if problem is None:
+            return data.weights.sum()
+        return np.bincount(data.values.values, data.weights)[problem.groups].sum()
+
+    def held(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
+        """Return a list of the only `Held`; see `FeatureSource`."""
+        data, feature_map = self.data, as_feature_map(self.fit(sigma))
+        with beside_threads(feature_map):
+            leaves = SomeLeaves.of_rows(self._ground, feature_map, data.X, self._rows)
+            values = NearFarRows.under(leaves, data).held(problems, alphas, self._total)
+        unit = data.values.unit if problems is None else np.ones(values.shape[2])
+        nothing = Solution(0.0, np.empty((0, 0)), unit, np.empty(0))
+        return [Held(values * unit, data, [nothing] * len(alphas))]
 
 
 # ---------------------------------------------------------------- leave-one-out

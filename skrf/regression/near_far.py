@@ -21,18 +21,20 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.linalg.blas import dtrmm, strmm
 from scipy.linalg.lapack import dpotrf, dtrtri, spotrf, strtri
 
-from .._arrays import like, to_host
+from .._arrays import is_array_api, like, to_host
 from .._threads import run_all
-from ..features import FeatureMap, row_codes
+from ..features import FeatureMap, as_feature_map, row_codes
 from .solve import Solution
 
 _BALANCED = 0.2  # least share of the rows on a side of a cut, if a column allows it
 _LEAST_SHARE = 0.1  # of a cut by a column, so that trees are not deep
 _SINGLE_ALPHA = 1e-4  # of the kernel's diagonal: a larger alpha hides the rounding of float32
 _SINGLE_ERROR = 1e-3  # relative residual of a solution in float32 that is good enough
+_SEARCHED = 3000  # distinct rows, at least, of whole leaves on which a search is judged
 
 
 # ---------------------------------------------------------------- leaves
@@ -167,7 +169,7 @@ class Ground:
 
     @classmethod
     def of(cls, feature_map, X, most):
-        """Return the ground of rows, given the fitted map of landmarks."""
+        """Return the ground of rows, given the map of a fitted transformer; see `check_leaves`."""
         landmarks, rows = feature_map.projected(to_host(X))
         coordinates = landmarks.coordinates(rows)
         _, first, number = np.unique(row_codes(coordinates), return_index=True, return_inverse=True)
@@ -205,16 +207,17 @@ class Ground:
         landmarks = self.landmarks
         return landmarks.features(X) if self.tree.n_leaves > 1 else np.zeros((len(X), 0))
 
-    def part(self, rows, weights):
-        """Return the `Distinct` rows of some rows, given by their numbers, and their weights."""
-        kept, number = np.unique(self.number[rows], return_inverse=True)
-        bounds = np.searchsorted(kept, self.bounds)
-        return Distinct(self.X[kept], bounds, number, weights, kept)
+    def residual(self, rows):
+        """Return the residual kernel of distinct rows of one leaf, and their features."""
+        features = self.features(self.X[rows])
+        residual = self.kernel(self.X[rows], self.X[rows])
+        residual -= features @ features.T
+        return residual, features
 
-    def within(self, distinct, b):
-        """Return the kernel of the rows of a leaf, to be overwritten, and their features."""
-        X = distinct.X[distinct.leaf(b)]
-        return self.kernel(X, X), self.features(X)
+    def part(self, rows, weights):
+        """Return the `Distinct` rows of some rows, given by their numbers and their weights."""
+        kept, number = np.unique(self.number[rows], return_inverse=True)
+        return Distinct(kept, np.searchsorted(kept, self.bounds), number, weights)
 
     def far_sums(self, rows):
         """Return Phi_b'a_b, (n_leaves, M, V), of coefficients of the rows, (m, V)."""
@@ -234,6 +237,75 @@ class Ground:
             values[here] += kernel @ rows[leaf] - phi[here] @ far[b]
         return values
 
+    def sampled(self):
+        """Return the numbers of the rows of some leaves that are always the same.
+
+        They have at least 3,000 distinct rows; fewer are all of them.
+        """
+        order = np.random.default_rng(0).permutation(self.tree.n_leaves)
+        n_rows = np.cumsum(np.diff(self.bounds)[order])
+        chosen = order[: 1 + np.searchsorted(n_rows, _SEARCHED)]
+        return np.flatnonzero(np.isin(self.leaf_at(self.number), chosen))
+
+    def leaf_at(self, rows):
+        """Return the leaves of distinct rows, given by their numbers."""
+        return np.searchsorted(self.bounds, rows, side="right") - 1
+
+
+@dataclass(frozen=True, eq=False)
+class SomeLeaves(Ground):
+    """Some whole leaves, whose residuals are computed once for all problems and penalties.
+
+    Parameters
+    ----------
+    residuals : dict
+        What `residual` returns for all rows of a leaf, by its number.
+    """
+
+    residuals: dict
+
+    @classmethod
+    def of_rows(cls, ground, feature_map, X, rows):
+        """Return the leaves of a ground that have some rows, under another map of landmarks.
+
+        Parameters
+        ----------
+        ground : Ground
+            What has the leaves.
+        feature_map : FeatureMap
+            The map.
+        X : array or sparse matrix of shape (n, d)
+            The rows.
+        rows : ndarray of int of shape (n,)
+            Their numbers in the ground.
+        """
+        kept, first, number = np.unique(ground.number[rows], return_index=True, return_inverse=True)
+        landmarks, of_kept = feature_map.projected(to_host(X)[first])
+        bounds, coordinates = np.searchsorted(kept, ground.bounds), landmarks.coordinates(of_kept)
+        leaves = cls(feature_map, landmarks, ground.tree, coordinates, bounds, number, {})
+        numbers = np.flatnonzero(np.diff(bounds)).tolist()
+        residuals = run_all(lambda b: Ground.residual(leaves, leaves.leaf(b)), numbers)
+        leaves.residuals.update(zip(numbers, residuals, strict=True))
+        return leaves
+
+    def residual(self, rows):
+        """Return the residual kernel of distinct rows of one leaf, and their features."""
+        b = int(self.leaf_at(rows[0]))
+        residual, features = self.residuals[b]
+        if len(rows) == len(residual):
+            return residual.copy(), features
+        rows = rows - self.bounds[b]
+        return residual[np.ix_(rows, rows)], features[rows]
+
+    def predicted(self, distinct, beta, coef):
+        """Return the regressions at all distinct rows, given the coefficients of some."""
+        values = []
+        for b, (residual, features) in self.residuals.items():
+            rows = distinct.leaf(b)
+            near = residual[:, distinct.kept[rows] - self.bounds[b]] @ coef[rows]
+            values.append(features @ beta + near)
+        return np.concatenate(values)
+
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
@@ -241,19 +313,18 @@ class Distinct:
 
     Parameters
     ----------
-    X, bounds, number
-        As in `Ground`.
+    kept : ndarray of int of shape (m,)
+        Their numbers in the `Ground`.
+    bounds, number
+        As there.
     weights : ndarray of shape (n,)
         Weights of the rows.
-    kept : ndarray of int of shape (m,)
-        Their places among the distinct rows of the ground.
     """
 
-    X: np.ndarray
+    kept: np.ndarray
     bounds: np.ndarray
     number: np.ndarray
     weights: np.ndarray
-    kept: np.ndarray
 
     def leaf(self, b):
         """Return the rows of a leaf as a slice."""
@@ -262,11 +333,11 @@ class Distinct:
     @cached_property
     def totals(self):
         """Weights of the distinct rows."""
-        return np.bincount(self.number, self.weights, len(self.X))
+        return np.bincount(self.number, self.weights, len(self.kept))
 
     def means(self, targets):
         """Return the weighted means of targets (n, T) of equal rows, (m, T)."""
-        sums = [np.bincount(self.number, self.weights * t, len(self.X)) for t in targets.T]
+        sums = [np.bincount(self.number, self.weights * t, len(self.kept)) for t in targets.T]
         return np.stack(sums, axis=1) / self.totals[:, None]
 
 
@@ -306,7 +377,7 @@ def factor_of(S, least):
     of at most 1e-3.
     """
     if least >= _SINGLE_ALPHA and S.diagonal().max(initial=0.0) < np.finfo(np.float32).max:
-        lower, info = spotrf(S.astype(np.float32), lower=1, clean=1)
+        lower, info = spotrf(S.T.astype(np.float32), lower=1, clean=1, overwrite_a=1)
         if not info:
             lower, info = strtri(lower, lower=1, overwrite_c=1)
         if not info:
@@ -339,14 +410,14 @@ def leaf_of(ground, distinct, b, noise, targets):
         Targets.
     """
     rows = distinct.leaf(b)
-    S, features = ground.within(distinct, b)
-    S -= features @ features.T
+    S, features = ground.residual(distinct.kept[rows])
     np.einsum("ii->i", S)[...] += noise[rows]
     root = factor_of(S, noise[rows].min(initial=np.inf))
-    left, right = root @ features, root @ targets[rows]
-    gram, cross = (left.T @ left).astype(float), (left.T @ right).astype(float)
-    inverse = np.einsum("ij,ij->j", root, root).astype(float)
-    return Leaf(gram, cross, root.T @ left, root.T @ right, inverse)
+    times = strmm if root.dtype == np.float32 else dtrmm
+    sides = times(1.0, root, np.hstack([features, targets[rows]]), lower=1)
+    through, inner = times(1.0, root, sides, lower=1, trans_a=1), (sides.T @ sides).astype(float)
+    inverse, n = np.einsum("ij,ij->j", root, root).astype(float), features.shape[1]
+    return Leaf(inner[:n, :n], inner[:n, n:], through[:, :n], through[:, n:], inverse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,12 +483,13 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0):
     gram, cross = gram / share, cross / share
     lower = cholesky(np.eye(len(gram)) + gram, lower=True)
     beta = cho_solve((lower, True), cross)
-    root = solve_triangular(lower, np.eye(len(gram)), lower=True).T
+    root = dtrtri(lower, lower=1)[0].T if len(gram) else gram
     coef, inverse = np.zeros(targets.shape), np.zeros(len(targets))
     for b, leaf in zip(numbers, leaves, strict=True):
         rows = distinct.leaf(b)
         coef[rows] = leaf.targets - leaf.features @ beta
-        inverse[rows] = leaf.inverse - np.square(leaf.features @ root).sum(axis=1)
+        through = leaf.features @ root.astype(leaf.features.dtype)
+        inverse[rows] = leaf.inverse - np.einsum("ij,ij->i", through, through, dtype=float)
     sums = coef.sum(axis=0)
     return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]) / share, root)
 
@@ -452,6 +524,18 @@ def left_out(solution, distinct, targets, alpha):
 
 
 # ---------------------------------------------------------------- what estimators hold
+
+
+def check_leaves(transformer, X, most):
+    """Raise if a fitted transformer and rows do not allow for leaves of at most so many rows."""
+    name = f"max_leaf_size={most}"
+    if is_array_api(X):
+        raise TypeError(f"{name} needs rows of NumPy, pandas or SciPy, got {type(X)}.")
+    if not as_feature_map(transformer).is_projected:
+        raise ValueError(
+            f"{name} needs a map of landmarks, ClusterNystroem, whose residual kernel is positive "
+            f"definite, got feature_map={transformer!r}."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -589,8 +673,12 @@ class NearFarRows:
 
     @classmethod
     def of(cls, feature_map, data, most):
-        """Return the rows of some data, under a fitted map of landmarks."""
-        ground = Ground.of(feature_map, data.X, most)
+        """Return the rows of some data, under the map of a fitted transformer."""
+        return cls.under(Ground.of(feature_map, data.X, most), data)
+
+    @classmethod
+    def under(cls, ground, data):
+        """Return the rows of some data, given their ground."""
         codes = data.values.values if data.values.classes is not None else None
         targets = data.values(np.arange(len(data.y)))
         return cls(ground, codes, targets, data.values.unit, data.weights)
@@ -600,11 +688,14 @@ class NearFarRows:
         """Number of rows of the largest leaf."""
         return int(np.diff(self.ground.bounds).max())
 
-    def _asked(self, problems, counts):
+    def _asked(self, problems):
         """Yield the rows and targets of each problem, or its level where a side has no rows."""
         if problems is None:
             yield np.arange(len(self.targets)), self.targets, None
             return
+        # The last classes may have no rows.
+        n_classes = 1 + max(problem.groups.max() for problem in problems)
+        counts = np.bincount(self.codes, minlength=n_classes)
         for problem in problems:
             if problem.lacks_a_side(counts):
                 yield None, None, problem.only_target(counts)
@@ -620,13 +711,9 @@ class NearFarRows:
         With `sizes`, it has the `Spread` of a single problem; see `solve_posterior`.
         """
         ground = self.ground
-        counts = None
-        if problems is not None:  # the last classes may have no rows
-            n_classes = 1 + max(problem.groups.max() for problem in problems)
-            counts = np.bincount(self.codes, minlength=n_classes)
         n_rows, n_columns = len(ground.X), ground.features(ground.X[:0]).shape[1]
         coefs, rows_of, intercepts, spread = [], [], [], None
-        for rows, targets, level in self._asked(problems, counts):
+        for rows, targets, level in self._asked(problems):
             if rows is None:
                 coefs.append(np.zeros((n_columns, len(level))))
                 rows_of.append(np.zeros((n_rows, len(level))))
@@ -650,6 +737,41 @@ class NearFarRows:
         return NearFarSolution(
             alpha, coef, unit, intercept * unit, None, None, spread, ground, rows, far
         )
+
+    def held(self, problems, alphas, total):
+        """Return the values of all rows by regressions on the others, (n_alphas, n, V).
+
+        Rows that are not of a problem's classes are predicted from all that are.
+
+        Parameters
+        ----------
+        problems : sequence of Problem or None
+            What is solved for among the classes; None is all targets, in units.
+        alphas : sequence of float
+            The ridges.
+        total : callable
+            Returns the weight of all rows for which these leaves stand, of a problem or of None.
+        """
+        ground, parts = self.ground, []
+        asked = zip(problems or [None], self._asked(problems), strict=True)
+        for problem, (rows, targets, level) in asked:
+            if rows is None:
+                shape = len(alphas), len(ground.number), len(level)
+                parts.append(np.broadcast_to(level, shape))
+                continue
+            distinct = ground.part(rows, self.weights[rows])
+            given = ground, distinct, distinct.means(targets)
+            share = self.weights[rows].sum() / total(problem)
+            solutions = [solve_near_far(*given, alpha, share) for alpha in alphas]
+            pairs = [solution.centred for solution in solutions]
+            beta, coef = (np.hstack(sides) for sides in zip(*pairs, strict=True))
+            values = ground.predicted(distinct, beta, coef)[ground.number]
+            values = np.moveaxis(values.reshape(len(values), len(alphas), -1), 1, 0)
+            for place, (solution, alpha) in enumerate(zip(solutions, alphas, strict=True)):
+                values[place] += solution.intercept
+                values[place, rows] = left_out(solution, distinct, targets, alpha)
+            parts.append(values)
+        return np.concatenate(parts, axis=2)
 
     def _spread(self, solution, distinct, targets, alpha, sizes, noise):
         """Return the `Spread` of a solution to all rows."""

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import is_array_api, namespace, rounding_of, to_host
+from .._arrays import namespace, rounding_of, to_host
 from .._memory import check_fits
 from .._sums import Memory
 from .._threads import narrow_blas
@@ -22,7 +22,7 @@ from .._validation import (
     read_only,
     validate_rows,
 )
-from ..features import ClusterNystroem, RFFSampler, as_feature_map
+from ..features import ClusterNystroem, RFFSampler
 from .base import SIGMA, KernelEstimator
 from .basis import features_of
 from .blocks import blocks_of
@@ -39,7 +39,7 @@ from .evidence import check_noise_by_leave_one_out, check_sizes, sigma_by_eviden
 from .exact import KernelMap
 from .mixins import Classification, Regression, in_dtype, predictions_in
 from .moments import bytes_of_moments, check_range, plain_features
-from .near_far import NearFarRows, NearFarSolution
+from .near_far import NearFarRows, NearFarSolution, check_leaves
 from .problems import Targets, class_factors, merged
 from .ridge_sums import RidgeSums, choose_solver
 from .rows import ExactRows
@@ -98,26 +98,7 @@ class Ridge(KernelEstimator):
         self._least_alpha()  # raise before any work
         feature_map = self._map_at(self.sigma, data, is_first_batch)
         fitted_map = data.fitted(self._check_size(feature_map, data))
-        if self.max_leaf_size is None:
-            return self._fit_with(fitted_map, data)
-        return self._fit_near(fitted_map, data)
-
-    def _fit_near(self, fitted_map, data):
-        """Return an unsolved fit whose kernel is exact within leaves."""
-        name = f"max_leaf_size={self.max_leaf_size}"
-        if is_array_api(data.X):
-            raise TypeError(f"{name} needs rows of NumPy, pandas or SciPy, got {type(data.X)}.")
-        if not as_feature_map(fitted_map).is_projected:
-            raise ValueError(
-                f"{name} needs a map of landmarks, ClusterNystroem, whose residual kernel is "
-                f"positive definite, got feature_map={fitted_map!r}."
-            )
-        if not self._least_alpha():
-            raise ValueError(f"{name} needs alpha to be a number, got {self.alpha!r}.")
-        fitted = replace(self._fit_with(fitted_map, data), n_groups=0)
-        exact = NearFarRows.of(fitted.maps[0], data, self.max_leaf_size)
-        sizes = merged(data)[1] if self._takes_sizes else None
-        return replace(fitted, exact=exact, sizes=sizes)
+        return self._fit_with(fitted_map, data)
 
     def _obstacle_to_batches(self):
         if self.max_leaf_size is not None:
@@ -125,11 +106,21 @@ class Ridge(KernelEstimator):
         return super()._obstacle_to_batches()
 
     def _fit_with(self, fitted_map, data):
-        """Take a fitted map, and return a fit to no rows."""
+        """Take a fitted map, and return a fit to no rows, or unsolved to all in their leaves."""
         self.feature_map_ = fitted_map
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
-        return self._before(maps_of(self.feature_map_), data)
+        most, fitted = self.max_leaf_size, self._before(maps_of(self.feature_map_), data)
+        if most is None:
+            return fitted
+        check_leaves(fitted_map, data.X, most)
+        if not self._least_alpha():
+            raise ValueError(
+                f"max_leaf_size={most} needs alpha to be a number, got {self.alpha!r}."
+            )
+        exact = NearFarRows.of(fitted.maps[0], data, most)
+        sizes = merged(data)[1] if self._takes_sizes else None
+        return replace(fitted, n_groups=0, exact=exact, sizes=sizes)
 
     def _bytes_of_sums(self, n_columns, data):
         return bytes_of_moments(n_columns, len(data.values.unit))
@@ -685,9 +676,15 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         """Return the decision that is made from sums of so many features."""
         if self.multilabel_ or len(self.classes_) <= 2:
             return Argmax()
-        if not isinstance(self.decision, str) or self.decision != "auto":
-            return decision_named(self.decision)
-        return self._default_decision(n_columns)
+        if isinstance(self.decision, str) and self.decision == "auto":
+            return self._default_decision(n_columns)
+        decision = decision_named(self.decision)
+        if self.max_leaf_size is not None and isinstance(decision, Discriminants):
+            raise ValueError(
+                "decision must not be 'discriminants' with max_leaf_size="
+                f"{self.max_leaf_size}, which knows no means of features: use 'argmax'."
+            )
+        return decision
 
     def _default_decision(self, n_columns):
         pairs = DECISIONS["one-vs-one"]
@@ -729,11 +726,6 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         n_classes, moments = len(self.classes_), fitted.moments
         if isinstance(fitted.exact, NearFarRows):
             decision = self._decision(0)
-            if isinstance(decision, Discriminants):
-                raise ValueError(
-                    "decision must not be 'discriminants' with max_leaf_size="
-                    f"{self.max_leaf_size}, which knows no means of features: use 'argmax'."
-                )
             self.decisions_ = name_of(decision)
             problems = None if self.multilabel_ else decision.problems(n_classes)
             return fitted.exact.solved(problems, self._least_alpha())

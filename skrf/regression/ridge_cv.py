@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from numbers import Integral
 from operator import methodcaller
 from typing import Any, Literal, Self
@@ -17,19 +18,18 @@ from .._typing import Array, RandomState, Result, Transformer
 from .._validation import Interval, commit
 from .._warnings import note_names, once
 from ..features import ClusterNystroem
-from .base import KernelEstimator
 from .batches import HAS_FOLDS, passes, ridge_searches
 from .blocks import beside_threads
-from .decide import DECISIONS, Argmax, Decision, decision_named, name_of
+from .decide import DECISIONS, Argmax, Decision, name_of
 from .held import leave_one_out_errors
 from .mixins import probabilities_in
 from .probabilities import Calibration
-from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier, Ridge
+from .ridge import LEAVES, ApproxKernelRidge, ApproxKernelRidgeClassifier, Ridge
 from .ridge_search import SearchRows, Task, best_scores, searched
-from .sample import splits_of
+from .sample import Splits, splits_of
 from .scoring import scorer_of
 from .search import ROUNDING, Equal, Grid, learns_from, positive_array, search, sigma_grid
-from .solve import Spectrum, solve_posterior
+from .solve import Spectrum
 
 _HINT = "Use sigmas=None"  # where a map has no sigma
 _DECADES = -1, 1  # of a grid, relative to sigma="scale"
@@ -40,6 +40,7 @@ _CONSTRAINTS = {
     "cv": ["cv_object"],
     "scoring": [str, callable, None],
     "subsample": [Interval(Integral, 2, None, closed="left"), None],
+    "max_leaf_size": LEAVES,
     "verbose": ["verbose"],
 }
 
@@ -77,11 +78,30 @@ def fit_search(
     """
     draft, data = self._read(X, y, sample_weight)
     note_names(draft)
-    if self.sigmas is None and isinstance(self.cv, Integral):
+    if _is_closed_form(self):
         return commit(self, draft._finished(_fitted_by_leave_one_out(draft, data)))
-    choice = searched(_task(draft, data, splits_of(self, y, data, groups)))
+    choice = searched(_task(draft, data, _splits(self, y, data, groups)))
     draft._take(choice)
     return commit(self, draft._finished(_fitted_to_all(draft, data, choice)))
+
+
+def _is_closed_form(self):
+    """Return whether alpha alone is chosen, by the leverages of rows."""
+    return self.sigmas is None and isinstance(self.cv, Integral) and self.max_leaf_size is None
+
+
+def _splits(self, y, data, groups):
+    """Return the splits of a search, which leaves out the rows of leaves one by one."""
+    if self.max_leaf_size is None:
+        return splits_of(self, y, data, groups)
+    default = signature(type(self)).parameters["cv"].default
+    if not (isinstance(self.cv, Integral) and self.cv == default):
+        raise ValueError(
+            f"cv must be left at {default} with max_leaf_size={self.max_leaf_size}, which leaves "
+            f"out rows one by one, got {self.cv!r}."
+        )
+    rows = [np.arange(len(data.y))]
+    return Splits(rows, rows, len(data.y))
 
 
 def _fitted_by_leave_one_out(draft, data):
@@ -106,7 +126,8 @@ def _take_alpha(draft, moments, errors):
 
 def _task(draft, data, splits):
     """Return the task of a search."""
-    rows, alphas = SearchRows(data, splits, draft.cv, draft.subsample), draft.alphas
+    most = draft.subsample if draft.max_leaf_size is None else None
+    rows, alphas = SearchRows(data, splits, draft.cv, most), draft.alphas
     sample, sigmas = rows.first[0], np.array([])
     if draft.sigmas is not None:
         sigmas = sigma_grid(draft.sigmas, data, _DECADES)
@@ -123,6 +144,7 @@ def _task(draft, data, splits):
         alphas=positive_array("alphas", alphas),
         score=scorer_of(draft),
         learns=learns,
+        max_leaf_size=draft.max_leaf_size,
         verbose=draft.verbose,
         **draft._of_classes(is_of_pairs),
     )
@@ -203,7 +225,7 @@ def _passes(self, classes, scope):
 
 
 def _obstacle_to_batches(self):
-    return KernelEstimator._obstacle_to_batches(self) or HAS_FOLDS
+    return Ridge._obstacle_to_batches(self) or HAS_FOLDS
 
 
 # ---------------------------------------------------------------- the estimators
@@ -311,6 +333,7 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
         cv: Any = 5,
         scoring: str | Callable | None = None,
         subsample: int | None = 4096,
+        max_leaf_size: int | None = None,
         random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
@@ -320,6 +343,7 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
         self.cv = cv
         self.scoring = scoring
         self.subsample = subsample
+        self.max_leaf_size = max_leaf_size
         self.random_state = random_state
         self.verbose = verbose
 
@@ -338,7 +362,7 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
         if not hasattr(self, "alpha_"):  # of batches, which are not seen again
             errors = Spectrum(fitted.moments).cross_validation(np.asarray(self.alphas, float))
             _take_alpha(self, fitted.moments, errors)
-        return solve_posterior(fitted.moments, self.alpha_, fitted.sizes)
+        return super()._solution(fitted)
 
     def _finished(self, fitted):
         return _without_moments(super()._finished(fitted))
@@ -471,6 +495,7 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
         cv: Any = 3,
         scoring: str | Callable | None = None,
         subsample: int | None = 4096,
+        max_leaf_size: int | None = None,
         decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] | Decision = "auto",
         class_weight: dict | Literal["balanced"] | None = None,
         random_state: RandomState = None,
@@ -482,6 +507,7 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
         self.cv = cv
         self.scoring = scoring
         self.subsample = subsample
+        self.max_leaf_size = max_leaf_size
         self.decision = decision
         self.class_weight = class_weight
         self.random_state = random_state
@@ -497,12 +523,12 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
             return {"is_multilabel": True}
         if len(self.classes_) <= 2:
             decisions = (Argmax(),)
-        elif is_of_pairs:
+        elif not isinstance(self.decision, str) or self.decision != "auto":
+            decisions = (self._decision(0),)
+        elif is_of_pairs or self.max_leaf_size is not None:
             decisions = (DECISIONS["one-vs-one"],)
-        elif isinstance(self.decision, str) and self.decision == "auto":
-            decisions = tuple(DECISIONS.values())
         else:
-            decisions = (decision_named(self.decision),)
+            decisions = tuple(DECISIONS.values())
         return {"classes": self.classes_, "decisions": decisions}
 
     def _solves_pairs(self, data):
@@ -539,7 +565,7 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
         return _without_moments(super()._finished(fitted))
 
     def _obstacle_to_probabilities(self):
-        if self.sigmas is None and isinstance(self.cv, Integral):
+        if _is_closed_form(self):
             return "probabilities need folds. Pass sigmas, or use CalibratedClassifierCV."
         if getattr(self, "multilabel_", False):
             return "y had several labels per row: calibrate one classifier per label."

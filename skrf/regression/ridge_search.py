@@ -17,7 +17,7 @@ from sklearn.base import clone
 from ..features import ClusterNystroem
 from .data import Data
 from .decide import DECISIONS, Decision, name_of, signs_of
-from .held import FeatureSource, KernelSource
+from .held import FeatureSource, KernelSource, LeafSource
 from .probabilities import best_scale
 from .sample import Splits, contiguous, stratified
 from .scoring import KnownDecisions, KnownLabels, KnownPredictions
@@ -101,6 +101,8 @@ class Task:
         Whether rows have several labels.
     decisions : tuple of Decision, default=()
         The decisions to choose from.
+    max_leaf_size : int, default=None
+        As of the estimator.
     verbose : int, default=0
         With 1, print a line for every sigma.
     """
@@ -114,6 +116,7 @@ class Task:
     classes: np.ndarray | None = None
     is_multilabel: bool = False
     decisions: tuple = ()
+    max_leaf_size: int | None = None
     verbose: int = 0
 
     @property
@@ -127,7 +130,11 @@ class Task:
             return KernelSource(*rows, self.n_classes)
         least, has_sigma = min(self.alphas), bool(len(self.sigmas))
         given = self.feature_map, *rows, least, learns, self.n_classes, has_sigma
-        return FeatureSource(*given, given_fit=fit)
+        source = FeatureSource(*given, given_fit=fit)
+        if self.max_leaf_size is None:
+            return source
+        sigma = float(self.sigmas[0]) if has_sigma else 0.0
+        return LeafSource(source.fit, source.data, self.max_leaf_size, sigma)
 
     def on_few_landmarks(self):
         """Return the task of the first look at some of many rows, where half the landmarks do."""
