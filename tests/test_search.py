@@ -895,7 +895,7 @@ def test_labels_at_random_score_at_chance(kind, feature_map):
 
 
 def test_all_rows_of_a_search_may_be_more_than_landmarks_are_sought_in(monkeypatch):
-    monkeypatch.setattr(held, "_CENTER_ROWS", 50)
+    monkeypatch.setattr("skrf.regression.held._CENTER_ROWS", 50)
     rows = np.random.default_rng(0).normal(size=(200, 2))
     model = ApproxKernelRidgeCV(ClusterNystroem(10, random_state=0), sigmas=2, subsample=None)
     assert model.fit(rows, rows[:, 0]).score(rows, rows[:, 0]) > 0.9
