@@ -262,6 +262,12 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
     subsample : int or None, default=4096
         About how many rows all pairs are scored on, if there are more, drawn at random. The best
         three are then compared on one split of up to four times as many. None scores all rows.
+        Ignored with `max_leaf_size`.
+    max_leaf_size : int, default=None
+        As in `ApproxKernelRidge`. The score is then that of exact leave-one-out: `cv` keeps its
+        default, also with ``sigmas=None``, and all pairs are scored on the rows of some leaves,
+        at least 3,000, in their leaves and with landmarks that weigh as much as with all rows.
+        `scoring` then holds for every search.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
     verbose : int, default=0
@@ -403,7 +409,10 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
     subsample : int or None, default=4096
         About how many rows all pairs are scored on, if there are more, drawn from every class in
         proportion to its size, but at least 64 of each. The best three are then compared on one
-        split of up to four times as many. None scores all rows.
+        split of up to four times as many. None scores all rows. Ignored with `max_leaf_size`.
+    max_leaf_size : int, default=None
+        As in `ApproxKernelRidgeClassifier`, and as in `ApproxKernelRidgeCV` for the search.
+        "auto" is then "one-vs-one".
     decision : {"auto", "argmax", "discriminants", "one-vs-one"} or Decision, default="auto"
         Decision rule for K > 2 classes: the largest of K regressions on -1 and 1, the linear
         discriminants that follow from them, or the votes of one regression per pair of classes.
