@@ -28,7 +28,7 @@ from skrf import (
 )
 
 SETS = ("letter", "magic04", "satimage", "wine_white")
-ALPHAS = (0.01, 0.1, 1.0)
+ALPHAS = (0.001, 0.003, 0.01, 0.03, 0.1, 1.0)
 
 
 def table(name):

@@ -86,11 +86,11 @@ def in_library_of(values, X, **dtype):
 
 def like(values, X):
     """Return host `values` in the library, on the device and in the dtype of X."""
-    if not is_array_api(X):
+    xp = namespace(X)
+    if xp is np:
         return np.asarray(values, dtype=X.dtype)
     if isinstance(values, float):  # to copy it from the host, a GPU would have to finish first
-        place = {"dtype": X.dtype, "device": array_api_compat.device(X)}
-        return namespace(X).full((), values, **place)
+        return xp.full((), values, dtype=X.dtype, device=array_api_compat.device(X))
     return in_library_of(values, X, dtype=X.dtype)
 
 

@@ -81,8 +81,9 @@ class Data:
     def part(self, rows):
         """Return some of the rows, given a slice or indices."""
         names = "y", "sample_weight", "numbers", "target", "groups", "values"
-        known = {name: getattr(self, name) for name in names}
-        arrays = {name: values[rows] for name, values in known.items() if values is not None}
+        arrays = {
+            name: getattr(self, name)[rows] for name in names if getattr(self, name) is not None
+        }
         return replace(self, X=take(self.X, rows), statistics=None, **arrays)
 
     def fitted(self, feature_map):

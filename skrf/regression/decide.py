@@ -150,6 +150,7 @@ class OneVsOne(Decision):
 
 # The simplest first, which nearly equal scores go to.
 DECISIONS = {"argmax": Argmax(), "discriminants": Discriminants(), "one-vs-one": OneVsOne()}
+_NAMES = {type(decision): name for name, decision in DECISIONS.items()}
 
 
 def decision_named(decision):
@@ -159,10 +160,8 @@ def decision_named(decision):
 
 def name_of(decision):
     """Return the name of a decision or of its class if it is the user's own; a name as it is."""
-    if isinstance(decision, str):
-        return decision
-    names = [name for name, known in DECISIONS.items() if known == decision]
-    return names[0] if names else type(decision).__name__
+    kind = type(decision)
+    return decision if kind is str else _NAMES.get(kind, kind.__name__)
 
 
 def votes(values):

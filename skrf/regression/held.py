@@ -98,9 +98,8 @@ class Held:
     def accuracies(self, decision):
         """Return the shares of the rows that a decision gets right, (n_alphas,)."""
         codes, weights = self.rows.values.values, self.rows.score_weights
-        places = range(len(self.values))
-        tie = rounding_of(self.rows.X)
-        right = [best_classes(self.scores_at(place, decision), tie) == codes for place in places]
+        tie, places = rounding_of(self.rows.X), zip(self.values, self.solutions, strict=True)
+        right = [best_classes(decision.read(*place), tie) == codes for place in places]
         return np.average(right, axis=1, weights=weights)
 
 
