@@ -23,7 +23,9 @@ from skrf import (
 )
 from skrf.features import as_feature_map
 from skrf.regression import near_far
+from skrf.regression.decide import Decision
 from skrf.regression.near_far import Ground, Tree, _cut_of, factor_of, left_out, solve_near_far
+from skrf.regression.problems import of_all_classes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3))
@@ -522,6 +524,26 @@ def test_leaves_of_a_search_are_the_same_for_all_sigmas_and_stand_for_all(model,
         expected.append(WEIGHTS[rows][is_in[rows]].sum() / WEIGHTS[is_in].sum())
     assert_allclose(np.unique(np.round(shares, 9)), np.sort(np.round([*expected, 1.0], 9)))
     assert set(kept[: len(SIGMAS)]) == {len(np.unique(ground.number[rows]))}
+
+
+class AllTogether(Decision):
+    """A decision of a user's own."""
+
+    def problems(self, n_classes):
+        return [of_all_classes(n_classes)]
+
+
+def test_classes_may_lack_weight_or_rows_in_the_leaves_of_a_search(monkeypatch):
+    codes = np.arange(90) % 3
+    for decision in ("auto", "argmax", AllTogether()):
+        model = searched(ApproxKernelRidgeClassifierCV, class_weight={2: 0}, decision=decision)
+        assert set(model.fit(X, codes).predict(Q)) == {0, 1}
+    monkeypatch.setattr(near_far, "_SEARCHED", 2)
+    codes = np.digitize(X[:, 0], [-1, 0, 1])
+    for decision in ("auto", "argmax"):
+        model = searched(ApproxKernelRidgeClassifierCV, decision=decision, max_leaf_size=8)
+        assert model.fit(X, codes).n_samples_searched_ < 20
+        assert model.score(X, codes) > 0.6 and np.isfinite(model.predict_proba(Q)).all()
 
 
 @pytest.mark.parametrize("model", SEARCHES)

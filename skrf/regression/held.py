@@ -338,10 +338,11 @@ class LeafSource:
         return Splits(rows, rows, len(self._rows))
 
     def _total(self, problem):
-        data = self.everything
+        """Return the weight of all rows of a problem's classes, or of all."""
+        weights = self.everything.weights
         if problem is None:
-            return data.weights.sum()
-        return np.bincount(data.values.values, data.weights)[problem.groups].sum()
+            return weights.sum()
+        return weights[np.isin(self.everything.values.values, problem.groups)].sum()
 
     def held(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
         """Return a list of the only `Held`; see `FeatureSource`."""
