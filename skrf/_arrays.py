@@ -211,11 +211,15 @@ def largest_norm2(X):
 
     Rows are first divided by the largest entry, because squares may leave the range of float32.
     """
-    if is_array_api(X):  # one pass without a temporary array, unless it over- or underflows
+    # One pass without a temporary array, unless it over- or underflows.
+    if is_array_api(X):
         xp = namespace(X)
         norm = float(xp.max(xp.linalg.vector_norm(constant(X), axis=-1)))
-        if 1e-15 < norm < 1e15:
-            return norm * norm
+        norm2 = norm * norm
+    else:
+        norm2 = float(squared_norms(X).max())
+    if 1e-30 < norm2 < 1e30:
+        return norm2
     largest = largest_entry(X)
     if not 1e-15 < largest < 1e15:
         if not 0.0 < largest < math.inf:

@@ -19,6 +19,7 @@ from threadpoolctl import ThreadpoolController
 _LEAST_ENTRIES, _MOST_ENTRIES = 2**18, 2**19
 _LEAST_OF_WIDE = 2**15  # of the output if the input is wider: it takes longer and more memory
 _PARTS = 16  # of a medium-sized input, so that more than two threads find work
+_ALIGNED = 64  # bytes
 WIDE = 512  # columns above which threads of BLAS save more than they cost
 
 _lock = threading.Lock()
@@ -112,7 +113,9 @@ class Scratch:
         n_bytes = math.prod(shape) * dtype.itemsize
         kept = getattr(self._local, "kept", None)
         if kept is None or kept.size < n_bytes:
-            kept = self._local.kept = np.empty(n_bytes, np.uint8)
+            kept = np.empty(n_bytes + _ALIGNED, np.uint8)
+            # Loads of wide vectors then do not straddle lines of the cache.
+            kept = self._local.kept = kept[-kept.ctypes.data % _ALIGNED :]
         return kept[:n_bytes].view(dtype).reshape(shape)
 
 

@@ -18,7 +18,7 @@ from . import plain
 
 # NumPy's sines and cosines are scalar in float64, fifty times slower than the compiled ones: over
 # this many they lose a third of that time. In float32 they are vectorised; 1/`_SINGLE` is lost.
-MANY_SINES, _SINGLE = 2**23, 64
+MANY_SINES, _SINGLE = 2**23, 32
 # Elements of 4 bytes that transforms go through; those of 8 take twice as long. On two threads,
 # plain ones take .8 s, and compiled ones half as long after .5 s for the import and the first call,
 # with 1.5 s more where numba's cache on disk has nothing.

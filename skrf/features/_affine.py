@@ -57,14 +57,25 @@ class Affine:
                 X, offset = less_offset(X, first), offset - first
         return ScaledRows(X, self.sigma, offset)
 
-    def write(self, X, out):
-        """Write the rows of X, a NumPy array, into `out` and return it."""
+    @property
+    def factor(self):
+        """Sigma, or 1 where squares of rows without sigma may leave the range of floats."""
+        return self.sigma if 1e-3 < self.sigma < 1e3 else 1.0
+
+    def less_factor(self, X, out=None):
+        """Return the rows of X, a dense array, divided by `factor`; NumPy's are written to `out`.
+
+        One pass less than by a call, if what multiplies them can have the factor instead.
+        """
+        rest = self.sigma / self.factor
+        if out is None:
+            return Affine(rest, self.offset, self.matrix)(X).values
         X = self._mapped(X)
-        if self.is_shifted:
-            np.subtract(X, like(self.offset, X), out=out)
-            out *= self.sigma
-        else:
-            np.multiply(X, self.sigma, out=out)
+        if not self.is_shifted:
+            return np.multiply(X, rest, out=out)
+        np.subtract(X, like(self.offset, X), out=out)
+        if rest != 1:
+            out *= rest
         return out
 
     def unshifted(self, X):

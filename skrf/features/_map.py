@@ -177,9 +177,30 @@ class FeatureMap(ABC):
         """
         return None
 
+    def largest_log(self, bound: float) -> float:
+        """Return an upper bound of the absolute logarithms of features, given `exponent_bound`.
+
+        It is inf if none is known.
+        """
+        return math.inf
+
     def exponent_bound(self, X: Array) -> float:
         """Return the approximate largest exponent that rows of X produce, or 0 if unknown."""
         return 0.0
+
+
+def checked_bound(feature_map, X, name="X"):
+    """Return `exponent_bound` of rows; ValueError as `needs_double`."""
+    flat = X if X.ndim == 2 else namespace(X).reshape(X, (-1, X.shape[-1]))
+    bound = feature_map.exponent_bound(flat)
+    if bound <= LARGEST**2:
+        return bound
+    if not math.isfinite(largest_entry(X)):
+        raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
+    raise ValueError(
+        f"{name} is too large for its features: scaled and shifted rows must not be longer "
+        f"than {LARGEST:g}. The largest entry of {name} is {largest_entry(X):.4g}."
+    )
 
 
 def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
@@ -206,15 +227,10 @@ def needs_double(feature_map: FeatureMap, X: Array, name: str = "X") -> bool:
     in_range : Converts the rows.
     FeatureMap : Bounds the exponents.
     """
-    flat = X if X.ndim == 2 else namespace(X).reshape(X, (-1, X.shape[-1]))
-    bound = feature_map.exponent_bound(flat)
-    if not bound <= LARGEST**2:
-        if not math.isfinite(largest_entry(X)):
-            raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
-        raise ValueError(
-            f"{name} is too large for its features: scaled and shifted rows must not be longer "
-            f"than {LARGEST:g}. The largest entry of {name} is {largest_entry(X):.4g}."
-        )
+    return _is_double(feature_map, checked_bound(feature_map, X, name))
+
+
+def _is_double(feature_map, bound):
     return feature_map.is_double or bound >= _PRECISE_NORM2
 
 
@@ -260,8 +276,12 @@ def mapped(feature_map: FeatureMap, X: Array) -> Rows:
     return Rows(values) if feature_map.is_positive else Rows(values, np.concatenate(scales))
 
 
-def plain_features(feature_map: FeatureMap, X: Array) -> tuple[Array, bool, bool]:
+def plain_features(
+    feature_map: FeatureMap, X: Array, name: str = "X"
+) -> tuple[Array, bool, bool]:
     """Return the features of X, whether a row of them vanished, and whether one overflowed.
+
+    They are in the precision that exponents require.
 
     Parameters
     ----------
@@ -269,18 +289,30 @@ def plain_features(feature_map: FeatureMap, X: Array) -> tuple[Array, bool, bool
         The map.
     X : array or sparse matrix of shape (n, n_features)
         Validated rows.
+    name : str, default="X"
+        Name of the rows in error messages.
 
     See Also
     --------
     mapped : Features that neither vanish nor overflow.
     """
+    bound = checked_bound(feature_map, X, name)
+    if _is_double(feature_map, bound):
+        X = cast(X, namespace(X).float64)
     if is_array_api(X):
         features = feature_map(X).plain()
         return features, *out_of_range(feature_map, features)
+    scratch, largest = Scratch(), feature_map.largest_log(bound)
+    is_safe = largest + math.log(feature_map.n_columns) < -math.log(np.finfo(X.dtype).tiny)
 
     def write(X, out, room):
-        feature_map.write_plain(X, out, room)
-        return out_of_range(feature_map, out)  # while it is in the processor's cache
+        if feature_map.is_positive:  # logarithms stay in the cache: new memory is slow to write to
+            logs = scratch(out.shape, out.dtype)
+            feature_map.write(X, logs, room)
+            np.exp(logs, out=out)
+        else:
+            feature_map.write_plain(X, out, room)
+        return (False, False) if is_safe else out_of_range(feature_map, out)
 
     features, flaws = _by_blocks(feature_map, X, write)
     return features, *(any(flaw) for flaw in zip(*flaws, strict=True))

@@ -532,27 +532,23 @@ class BaseRandomFeatures(
         """
         return self._logs(Y, keys=True, name="Y")
 
-    def _rows(self, X, *, keys, name):
-        """Return the map of one side, and validated rows in the precision they need."""
+    def _logs(self, X, *, keys, name):
         feature_map = self.feature_maps_[keys]
         X = validate_rows(self, X, reset=False, name=name)
-        return feature_map, in_range(feature_map, X, name), X.dtype
-
-    def _logs(self, X, *, keys, name):
-        feature_map, X, dtype = self._rows(X, keys=keys, name=name)
-        return as_dtype(mapped(feature_map, X).values, dtype)
+        return as_dtype(mapped(feature_map, in_range(feature_map, X, name)).values, X.dtype)
 
     def _features(self, X, *, keys, name):
-        feature_map, X, dtype = self._rows(X, keys=keys, name=name)
-        features, has_vanished, has_overflowed = plain_features(feature_map, X)
-        if features.dtype != dtype:
-            features = as_dtype(features, dtype)
+        feature_map = self.feature_maps_[keys]
+        X = validate_rows(self, X, reset=False, name=name)
+        features, has_vanished, has_overflowed = plain_features(feature_map, X, name)
+        if features.dtype != X.dtype:
+            features = as_dtype(features, X.dtype)
             with serial_blas():
                 has_vanished, has_overflowed = out_of_range(feature_map, features)
         if has_vanished:
             self._warn_of_vanished(features, name, has_overflowed)
         elif has_overflowed:
-            self._warn_of_range(f"Features of {name} overflowed", dtype)
+            self._warn_of_range(f"Features of {name} overflowed", X.dtype)
         return features
 
     def _warn_of_vanished(self, features, name, has_overflowed):

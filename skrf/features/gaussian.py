@@ -96,7 +96,7 @@ class GaussianMap(FeatureMap):
     def __call__(self, X):
         """Return the `Rows` of X."""
         if is_array_api(X) and self._is_wide:
-            xp, rows = namespace(X), self.affine(X).values
+            xp, rows = namespace(X), self.affine.less_factor(X)
             wide = [rows, self._wide_slope * squared_norms(rows)[:, None], xp.ones_like(X[:, :1])]
             return Rows(xp.concat(wide, axis=1) @ self._kept.like(X, self._make_wide))
         _, products, row = self._projected(X)
@@ -108,8 +108,11 @@ class GaussianMap(FeatureMap):
         if room is not None and isinstance(self.projection, DenseProjection):
             out = room((len(X), self.projection.n_projections), X.dtype)
         products = rows.scaled(self.nonlinearity.slope).dot(self.projection, out)
-        # Compute norms before applying the slope: an enormous one would overflow their squares.
-        row = self.nonlinearity.row_term(rows.squared_norms(), self.n_features)
+        if room is not None and not self.nonlinearity.norm_slope:
+            norms2 = np.zeros(len(X), X.dtype)
+        else:  # before the slope is applied: an enormous one would overflow squares
+            norms2 = rows.squared_norms()
+        row = self.nonlinearity.row_term(norms2, self.n_features)
         row = row + (self.affine.outer_term(X) - math.log(self.drawn.n_projections) / 2)
         return rows, products, row
 
@@ -145,13 +148,14 @@ class GaussianMap(FeatureMap):
 
     @property
     def _wide_slope(self):
-        """The factor of |x|^2."""
-        return self.nonlinearity.norm_slope + (0.5 if self.affine.is_softmax else 0.0)
+        """The factor of |x|^2, for rows less their factor."""
+        slope = self.nonlinearity.norm_slope + (0.5 if self.affine.is_softmax else 0.0)
+        return slope * self.affine.factor**2
 
     def _write_wide(self, X, out, room, lower):
         """Write logarithms, which are sums of a product, a row term and a column term."""
         wide = room((len(X), X.shape[1] + 2), X.dtype)
-        norms2 = squared_norms(self.affine.write(X, wide[:, :-2]))
+        norms2 = squared_norms(self.affine.less_factor(X, wide[:, :-2]))
         np.multiply(norms2, self._wide_slope, out=wide[:, -2])
         wide[:, -1] = 1.0
         matrix = self._kept.like(X, self._make_wide)
@@ -160,7 +164,7 @@ class GaussianMap(FeatureMap):
         np.matmul(wide, matrix, out=out)
 
     def _make_wide(self):
-        """Return the matrix that multiplies [x, slope |x|^2, 1]."""
+        """Return the matrix that multiplies [x, slope |x|^2, 1], x less its factor."""
         matrix = self.nonlinearity.slope * self.projection.dense().T
         bias = self.nonlinearity.row_term(np.zeros(matrix.shape[1]), self.n_features)
         bias -= math.log(self.drawn.n_projections) / 2
@@ -169,7 +173,7 @@ class GaussianMap(FeatureMap):
             # |x|^2 / 2 of the raw inputs is |r|^2 / 2 + r.c + |c|^2 / 2 of the shifted ones.
             shift = self.affine.sigma * self.affine.offset
             matrix, bias = matrix + shift[:, None], bias + shift @ shift / 2
-        return np.vstack([matrix, np.ones_like(bias), bias])
+        return np.vstack([self.affine.factor * matrix, np.ones_like(bias), bias])
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
@@ -186,6 +190,26 @@ class GaussianMap(FeatureMap):
         if self.affine.is_softmax:
             by_rows = by_rows + by_row[:, None] * self.affine.unshifted(X).values
         return self.affine.pull_back(by_rows)
+
+    def largest_log(self, bound):
+        """Return an upper bound of the absolute logarithms of positive features."""
+        if not self.is_positive:
+            return math.inf
+        half = 0.5 if self.affine.is_softmax else 0.0
+        largest = self.nonlinearity.slope * self._longest * math.sqrt(bound)
+        return largest + (half - self.nonlinearity.norm_slope) * bound + self._largest_constant
+
+    @cached_property
+    def _longest(self):
+        """The largest length of the projections."""
+        return math.sqrt(self.projection.squared_norms.max())
+
+    @cached_property
+    def _largest_constant(self):
+        """The largest part of a logarithm that does not depend on the row."""
+        row = self.nonlinearity.row_term(0.0, self.n_features)
+        row -= math.log(self.drawn.n_projections) / 2
+        return float(np.abs(row + (0.0 if self.bias is None else self.bias)).max())
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows, slopes and biases.
