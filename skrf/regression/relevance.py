@@ -428,6 +428,11 @@ def _varying(rows):
     return rows - rows.mean(axis=0), columns[varies]
 
 
+def _half_squares(X, Y):
+    """Return -|x - y|^2 / 2 for all pairs of rows, up to a number per row of X, by one product."""
+    return X @ Y.T - np.einsum("ij,ij->i", Y, Y) / 2
+
+
 class _LeaveOneOut:
     """Score of kernel regression on the other rows, as a function of log multipliers.
 
@@ -460,25 +465,29 @@ class _LeaveOneOut:
             self.targets = standardised(targets, self.shares)
             self.prior = 1 / len(X)
 
-    def __call__(self, logs):
-        """Return the score at log multipliers and its gradient."""
+    def __call__(self, logs, with_gradient=True):
+        """Return the score at log multipliers and its gradient, or None in its place."""
         scaled = self.X * np.exp(logs)
-        weights = exp_max_one(self.log_weights - cdist(scaled, scaled, "sqeuclidean") / 2)
+        weights = exp_max_one(self.log_weights + _half_squares(scaled, scaled))
         weights /= weights.sum(axis=1, keepdims=True)
         means = weights @ self.targets
         if self.is_class:
             p = np.sum(means * self.targets, axis=1) + self.prior
             score = self.shares @ np.log(p)
-            slopes = self.targets * (self.shares / p)[:, None]
         else:
             errors = self.targets - means
             squares = self.shares @ errors**2 + self.prior
             score = -np.mean(np.log(squares)) / 2
+        if not with_gradient:
+            return score, None
+        if self.is_class:
+            slopes = self.targets * (self.shares / p)[:, None]
+        else:
             slopes = self.shares[:, None] * errors / (squares * len(squares))
         # d score = sum of pull_ij d log weight_ij, and d log weight_ij = -(x_i - x_j)^2 d logs.
         pull = weights * (slopes @ self.targets.T - np.sum(slopes * means, axis=1)[:, None])
-        size = pull.sum(axis=0) + pull.sum(axis=1)
-        gradient = size @ scaled**2 - 2 * np.sum(scaled * (pull @ scaled), axis=0)
+        # Its rows add up to 0.
+        gradient = pull.sum(axis=0) @ scaled**2 - 2 * np.sum(scaled * (pull @ scaled), axis=0)
         return score, -gradient
 
 
@@ -493,8 +502,8 @@ def _log_probabilities(logs, train, test):
         Rows, weights and classes, as `_LeaveOneOut` takes them.
     """
     (X, weights, classes), (Z, _, truth) = train, test
-    squares = cdist(Z * np.exp(logs), X * np.exp(logs), "sqeuclidean")
-    kernel = exp_max_one(np.log(weights) - squares / 2)
+    half_squares = _half_squares(Z * np.exp(logs), X * np.exp(logs))
+    kernel = exp_max_one(np.log(weights) + half_squares)
     p = kernel @ classes / kernel.sum(axis=1, keepdims=True)
     # All classes count as one more row, so that those without rows have a probability.
     return np.log(np.sum(p * truth, axis=1) + 1 / (len(X) * truth.shape[1]))
@@ -532,7 +541,7 @@ def _path(score):
     """Return the steps to the best score, less a penalty, from the best common scale."""
     n_columns = score.X.shape[1]
     starts = [np.full(n_columns, scale) for scale in _SCALES]
-    scores = np.array([score(logs)[0] for logs in starts])
+    scores = np.array([score(logs, with_gradient=False)[0] for logs in starts])
     start = starts[np.argmax(scores >= scores.max() - _ROUNDING)]
 
     def cost(logs):
