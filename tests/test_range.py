@@ -311,3 +311,19 @@ def test_rows_that_vanish_do_not_hide_features_that_overflow():
     with one_warning("Rows of features of X vanished and others overflowed in float64"):
         features = fitted.transform([[60.0], [-300.0], [30.0]])
     assert np.isinf(features[0]).all() and not features[1].any() and features[2].all()
+
+
+@every_positive
+@pytest.mark.parametrize("kernel", ["gaussian", "softmax"])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_no_logarithm_exceeds_the_bound_that_rules_out_its_search(name, kernel, scale):
+    options = {"kernel": kernel} if accepts(name, "kernel") else {}
+    model = mechanism(name, sigma=1.5, **options).fit(X)
+    rows = scale * X
+    for feature_map, logs in zip(
+        model.feature_maps_,
+        (model.log_transform(rows), model.log_transform_keys(rows)),
+        strict=True,
+    ):
+        largest = feature_map.largest_log(feature_map.exponent_bound(rows))
+        assert np.abs(logs[np.isfinite(logs)]).max() <= largest

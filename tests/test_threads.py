@@ -158,6 +158,7 @@ def test_scratch_is_the_same_memory_for_a_thread_and_another_for_another():
     again = scratch((8, 3), np.dtype(np.float32))
     assert again.shape == (8, 3) and again.dtype == np.float32
     assert np.shares_memory(first, again)
+    assert first.ctypes.data % 64 == again.ctypes.data % 64 == 0  # wide loads straddle no line
     other = []
     thread = threading.Thread(target=lambda: other.append(scratch((4, 6), np.dtype(np.float64))))
     thread.start()
