@@ -99,7 +99,7 @@ def measure_transform(rounds):
 
     halves = [slice(0, 10_000), slice(10_000, 20_000)]
     # float64 first: it loads the compiled sines, which float32 would do only after many calls.
-    for dtype, times_faster, over_floor in ((np.float64, 7, 1.25), (np.float32, 2, 1.35)):
+    for dtype, times_faster, over_floor in ((np.float64, 7, 1.25), (np.float32, 1.6, 1.3)):
         X = np.random.default_rng(0).normal(size=(20_000, 64)).astype(dtype) / 8
         peer = RBFSampler(gamma=0.5, n_components=512, random_state=0).fit(X)
         ours = RFFSampler(512, sigma=1.0, random_state=0).fit(X)
