@@ -139,7 +139,7 @@ def report(results):
         for name, row in zip(names, accuracies, strict=True):
             writer.writerow([name, *(f"{x:.1f}" for x in row)])
         writer.writerow(["mean", *(f"{x:.2f}" for x in means)])
-        writer.writerow(["CPU seconds", *(f"{x:.1f}" for x in seconds.mean(axis=0))])
+        writer.writerow(["CPU seconds", *(f"{x:.2f}" for x in seconds.mean(axis=0))])
 
 
 def main():
