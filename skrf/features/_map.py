@@ -276,9 +276,7 @@ def mapped(feature_map: FeatureMap, X: Array) -> Rows:
     return Rows(values) if feature_map.is_positive else Rows(values, np.concatenate(scales))
 
 
-def plain_features(
-    feature_map: FeatureMap, X: Array, name: str = "X"
-) -> tuple[Array, bool, bool]:
+def plain_features(feature_map: FeatureMap, X: Array, name: str = "X") -> tuple[Array, bool, bool]:
     """Return the features of X, whether a row of them vanished, and whether one overflowed.
 
     They are in the precision that exponents require.
