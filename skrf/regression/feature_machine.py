@@ -193,7 +193,25 @@ def learned_scales(machine, X, weights, y, is_class):
         mixed = np.random.default_rng(0).normal(size=(n_outputs, _MOST_OUTPUTS))
         rows = (*rows[:2], rows[2] @ mixed)
     learning, judging = ([values[part == k] for values in rows] for k in range(2))
-    learner, error, chosen = machine(*learning), np.inf, []
+    chosen = [choice for choice, _ in rounds(machine, learning, judging)]
+    learner = machine(*rows)
+    for choice in chosen[:-1]:
+        learner.fit(choice)
+        learner.step()
+    return learner.scales * np.sqrt(np.sum(np.square(X)) / np.sum(np.square(learner.scaled(X))))
+
+
+def rounds(machine, learning, judging):
+    """Yield the width and penalty of every round and its scales, as long as they help other rows.
+
+    Parameters
+    ----------
+    machine : type
+        `Multipliers` or `Directions`.
+    learning, judging : sequence
+        Distinct rows, their weights and targets; of the second, any rows.
+    """
+    learner, error = machine(*learning), np.inf
     choices = [(i, j) for i in range(len(_WIDTHS)) for j in range(len(_PENALTIES))]
     for number in range(_ROUNDS + 1):
         before = copy(learner)
@@ -207,15 +225,10 @@ def learned_scales(machine, X, weights, y, is_class):
         share = 1 / len(judging[0])  # a gain of less than that of a row is luck
         enough, error = (1 - share) * error, learner.error(*judging)
         if not error < enough:
-            break
-        chosen.append(values[best])
+            return
+        yield values[best], learner.scales
         i, j = choices[best]
         choices = [(i + step, j) if number % 2 else (i, j + step) for step in _STEPS]
-    learner = machine(*rows)
-    for choice in chosen[:-1]:
-        learner.fit(choice)
-        learner.step()
-    return learner.scales * np.sqrt(np.sum(np.square(X)) / np.sum(np.square(learner.scaled(X))))
 
 
 def _on_grid(grid, place):
