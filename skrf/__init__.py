@@ -17,6 +17,8 @@ _HOME = {
     "DenseExponentialRF": "features",
     "DiscreteRF": "features",
     "GeneralizedExponentialRF": "features",
+    "KernelMachineClassifier": "regression",
+    "KernelMachineRegressor": "regression",
     "KernelOperator": "operators",
     "KernelSampler": "sampling",
     "KernelRegressionClassifier": "regression",

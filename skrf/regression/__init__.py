@@ -7,6 +7,7 @@ one pass, `partial_fit` is exact, and the order of the rows does not matter.
 
 from .classifier import KernelRegressionClassifier
 from .decide import Argmax, Decision, Discriminants, OneVsOne
+from .kernel_machine import KernelMachineClassifier, KernelMachineRegressor
 from .kernel_regression_cv import KernelRegressionClassifierCV, KernelRegressorCV
 from .problems import Problem
 from .regressor import KernelRegressor
@@ -22,6 +23,8 @@ __all__ = [
     "Argmax",
     "Decision",
     "Discriminants",
+    "KernelMachineClassifier",
+    "KernelMachineRegressor",
     "KernelRegressionClassifier",
     "KernelRegressionClassifierCV",
     "KernelRegressor",

@@ -1,0 +1,423 @@
+"""Kernel machines for tables: several kernels at learned scales, blended."""
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from scipy.special import expit, log_softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+
+from .._estimator import EstimatorBase
+from .._progress import Progress
+from .._typing import Array, RandomState
+from .._validation import (
+    Interval,
+    StrOptions,
+    check_classes,
+    check_integer,
+    check_targets,
+    commit,
+    draft_of,
+    draw_seed,
+    drop_zero_weights,
+)
+from ..features import row_codes
+from ..features._sigma import weighted_quantile
+from ..statistics import standardised
+from .blend import (
+    PairCalibration,
+    weights_of_classes,
+    weights_of_numbers,
+    weights_of_two_classes,
+)
+from .members import Asked, Half, Kernel, Limits, Trials, member_of
+from .mixins import score
+from .problems import class_factors, of_pairs
+from .table import Table, categories_of, read_columns
+
+_AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")
+_FEW = 8  # distinct rows, below which no scales are learned
+_MOST_LOGIT = 12.0
+_COVERED, _NORMAL = 0.9, 1.6448536269514722  # share of the rows within so many deviations
+
+
+@dataclass(frozen=True, eq=False)
+class Blend:
+    """Members in the order of their kernels, halves within them, and how they are put together.
+
+    Parameters
+    ----------
+    table : Table
+        The columns.
+    members : list of list of Member
+        For every kernel, those of each half.
+    weights : ndarray of shape (n_said,)
+        Of what kernels say: those of more than two classes say two things.
+    offset : float
+        Added to the logarithm of the odds of two classes.
+    calibrations : list of PairCalibration
+        Of what kernels say of more than two classes.
+    doubt : float
+        Share of the rows of two classes of which nothing is known.
+    center, unit : ndarray of shape (T,)
+        Means and units of numbers.
+    spread : float
+        What the variances of numbers are multiplied by.
+    """
+
+    table: Table
+    members: list
+    weights: np.ndarray
+    offset: float = 0.0
+    calibrations: tuple = ()
+    doubt: float = 0.0
+    center: np.ndarray | None = None
+    unit: np.ndarray | None = None
+    spread: float = 1.0
+
+    def columns(self, X):
+        """Return the columns of rows for every kernel by name."""
+        return columns_of(self.table, self.table(X))
+
+    def said(self, X):
+        """Return what every kernel says of rows, the mean over its halves, (n, V)."""
+        rows = self.columns(X)
+        return [
+            np.mean([one.values(rows[one.kernel_]) for one in halves], axis=0)
+            for halves in self.members
+        ]
+
+    def variances(self, X):
+        """Return the variances of targets at rows in units of that of the noise, of each kernel."""
+        rows = self.columns(X)
+        return [
+            np.mean([one.deviations(rows[one.kernel_]) ** 2 for one in halves], axis=0)
+            for halves in self.members
+        ]
+
+    def deviations(self, values, variances):
+        """Return the deviations of targets, (n, T), given what kernels say and their variances."""
+        apart = np.stack(values) - np.tensordot(self.weights, values, 1)
+        variances = np.tensordot(self.weights, variances, 1)[:, None]
+        return np.sqrt(self.spread * variances + np.tensordot(self.weights, apart**2, 1))
+
+
+def columns_of(table, encoded):
+    """Return the columns for every kernel by name: the Gaussian has no ranks."""
+    smooth = np.ascontiguousarray(encoded[:, ~table.are_ranks])
+    return {"laplacian": encoded, "gaussian": smooth}
+
+
+class _KernelMachine(EstimatorBase):
+    """What both kernel machines share: the table, the search, and the members."""
+
+    _parameter_constraints: ClassVar[dict] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "max_leaf_size": [Interval(Integral, 2, None, closed="left")],
+        "kernels": [StrOptions({"auto"}), list, tuple],
+        "relevance": [StrOptions({"auto"}), None],
+        "categorical_features": ["array-like", StrOptions({"from_dtype"}), None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+    _foreign_parameters: ClassVar[dict] = {
+        "n_jobs": "Threads are those of BLAS: set OMP_NUM_THREADS, or use threadpoolctl.",
+    }
+
+    _blend: Any = None
+
+    def _kernels(self):
+        """Return the kernels, those of one name next to each other."""
+        given = _AUTO if self.kernels == "auto" else self.kernels
+        found = []
+        for one in given:
+            name, exponent = one if isinstance(one, (tuple, list)) and len(one) == 2 else (one, 1.0)
+            is_known = name == "laplacian" and isinstance(exponent, (int, float))
+            if one == "gaussian":
+                found.append(Kernel("gaussian", 2.0))
+            elif is_known and 0 < exponent <= 1:
+                found.append(Kernel("laplacian", float(exponent)))
+            else:
+                raise ValueError(
+                    "kernels must be 'auto' or a list of 'laplacian', ('laplacian', exponent) with "
+                    f"an exponent above 0 and at most 1, and 'gaussian', got {one!r} in "
+                    f"{self.kernels!r}."
+                )
+        if not found or len(set(found)) < len(found):
+            raise ValueError(f"kernels must hold every kernel once, got {self.kernels!r}.")
+        return sorted(found, key=lambda one: one.name == "gaussian")
+
+    def _fit(self, X, y, sample_weight):
+        """Return a draft with members, and what they say of rows that they have not seen."""
+        self._validate_params()
+        kernels, draft = self._kernels(), draft_of(self)
+        columns, by_dtype = read_columns(draft, X, reset=True)
+        names = getattr(draft, "feature_names_in_", None)
+        are_categories = categories_of(self.categorical_features, by_dtype, names)
+        y = draft._checked(columns[0], y)
+        places = np.arange(len(columns[0]))[:, None]
+        weights, places, y = drop_zero_weights(sample_weight, places, y)
+        columns = [column[places[:, 0]] for column in columns]
+        weights = np.ones(len(y)) if weights is None else weights
+        targets, codes, problems, weights = draft._asked(y, weights)
+        table, encoded = Table.of(columns, are_categories, weights)
+        progress = Progress(self.verbose)
+        progress(f"{encoded.shape[0]} rows, {encoded.shape[1]} columns of numbers")
+        seed = draw_seed(self.random_state)
+        _, first, number = np.unique(row_codes(encoded), return_index=True, return_inverse=True)
+        rows = columns_of(table, encoded[first])
+        limits = Limits(self.n_components, self.max_leaf_size)
+        asked = Asked(rows, number, weights, targets, codes, problems, limits, seed)
+        if codes is not None and len(problems) == 0:  # a single class
+            draft._blend = Blend(table, [], np.zeros(0))
+            return draft, asked, [], []
+        members, said, variances = [], [], []
+        halves = self._halves(asked, kernels, progress)
+        trials = {}
+        for kernel in kernels:
+            if kernel.name not in trials:
+                trials[kernel.name] = Trials(asked, halves, kernel)
+            point = trials[kernel.name].search(kernel)
+            progress(f"{kernel.name}, exponent {kernel.exponent:g}: searched")
+            values, of_halves, around = None, [], np.zeros(len(number))
+            for half in halves:
+                member, left_out, deviations = member_of(asked, kernel, point, half)
+                of_halves.append(member)
+                if values is None:
+                    values = np.zeros((len(number), left_out.shape[1]))
+                values[half.judge] = left_out
+                around[half.judge] = 0 if deviations is None else deviations
+            members.append(of_halves)
+            said.append(values)
+            variances.append(around)
+            progress(f"{kernel.name}, exponent {kernel.exponent:g}: fitted")
+        draft._blend = Blend(table, members, np.zeros(0))
+        return draft, asked, said, variances
+
+    def _halves(self, asked, kernels, progress):
+        """Return the halves of the rows with scales learned from the other; one without scales."""
+        n, names = len(asked.number), {kernel.name: kernel for kernel in kernels}
+        if self.relevance is None or len(asked.X["laplacian"]) < _FEW:
+            return [Half(dict.fromkeys(names, [None]), np.arange(n))]
+        parts = np.array_split(asked.rng().permutation(n), 2)
+        halves = []
+        for learning, judging in (parts, parts[::-1]):
+            scales = {}
+            for name, kernel in names.items():
+                scales[name] = asked.learned(kernel, np.sort(learning), np.sort(judging))
+            halves.append(Half(scales, np.sort(judging)))
+            progress(f"scales of half {len(halves)} of 2")
+        return halves
+
+    def _committed(self, draft, weights, **others):
+        """Set what is public of a draft whose kernels have weights, and commit it."""
+        blend = draft._blend
+        n_halves = max(map(len, blend.members), default=1)
+        draft._blend = Blend(blend.table, blend.members, weights, **others)
+        of_kernels = np.asarray(weights).reshape(len(blend.members), -1).sum(axis=1)
+        of_kernels = of_kernels / of_kernels.sum() if of_kernels.sum() > 0 else of_kernels
+        draft.estimators_ = [one for halves in blend.members for one in halves]
+        draft.estimator_weights_ = np.repeat(of_kernels / n_halves, n_halves)
+        draft.feature_importances_ = draft._importances()
+        return commit(self, draft)
+
+    def _importances(self):
+        """Return the mean share of each column of the table in the scales of members."""
+        table, total = self._blend.table, np.zeros(self.n_features_in_)
+        sources = {"laplacian": table.sources, "gaussian": table.sources[~table.are_ranks]}
+        for member, weight in zip(self.estimators_, self.estimator_weights_, strict=True):
+            source, scales = sources[member.kernel_], member.relevance_
+            if scales is None:
+                scales = np.ones(len(source))
+            elif scales.ndim == 2:
+                scales = np.diagonal(scales)
+            scales = np.maximum(scales.astype(np.float64), 0.0)
+            total += weight * np.bincount(source, scales / scales.sum(), len(total))
+        return total / total.sum() if total.any() else total
+
+    def _read(self, X):
+        check_is_fitted(self)
+        return read_columns(self, X, reset=False)[0]
+
+    score = score
+
+    def __sklearn_is_fitted__(self):
+        return self._blend is not None
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+
+class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
+    """TODO."""
+
+    _parameter_constraints: ClassVar[dict] = {
+        **_KernelMachine._parameter_constraints,
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 400,
+        *,
+        max_leaf_size: int = 1500,
+        kernels: Any = "auto",
+        relevance: Literal["auto"] | None = "auto",
+        categorical_features: Any = "from_dtype",
+        class_weight: Any = None,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.max_leaf_size = max_leaf_size
+        self.kernels = kernels
+        self.relevance = relevance
+        self.categorical_features = categorical_features
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
+        """Fit."""
+        draft, asked, said, _ = self._fit(X, y, sample_weight)
+        n_classes, codes = len(draft.classes_), asked.codes
+        if not said:
+            draft.best_score_ = 0.0
+            return self._committed(draft, np.zeros(0))
+        if n_classes == 2:
+            logits = np.stack([_logits(values) for values in said])
+            weights, offset = weights_of_two_classes(logits, codes, asked.weights)
+            left_out = np.column_stack([np.zeros(len(codes)), weights @ logits + offset])
+            others = {"offset": offset, "doubt": 1 / len(codes)}
+        else:
+            given = codes, asked.weights
+            parts = [part for values in said for part in np.hsplit(values, 2)]
+            found = [PairCalibration.of(part, *given, n_classes) for part in parts]
+            logs = np.stack([one(part) for one, part in zip(found, parts, strict=True)])
+            weights = weights_of_classes(logs, *given)
+            left_out, others = np.tensordot(weights, logs, 1), {"calibrations": tuple(found)}
+        logs = log_softmax(left_out, axis=1)[np.arange(len(codes)), codes]
+        draft.best_score_ = float(np.average(logs, weights=asked.weights))
+        return self._committed(draft, weights, **others)
+
+    def _checked(self, rows, y):
+        return check_classes(rows, y)
+
+    def _asked(self, y, weights):
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        n_classes = len(self.classes_)
+        if self.class_weight is not None:
+            given = self.class_weight, self.classes_, codes, weights
+            weights = weights * class_factors(*given, is_batch=False)[codes]
+        targets = np.eye(n_classes)[codes]
+        if n_classes == 2:
+            targets = 2 * targets[:, 1:] - 1
+        targets = targets - np.average(targets, axis=0, weights=weights)
+        return targets, codes, of_pairs(n_classes), weights
+
+    def decision_function(self, X: Array) -> np.ndarray:
+        """Return."""
+        columns = self._read(X)
+        blend, n_classes = self._blend, len(self.classes_)
+        if n_classes == 1:
+            return np.zeros(len(columns[0]))
+        said = blend.said(columns)
+        if n_classes == 2:
+            return np.tensordot(blend.weights, [_logits(one) for one in said], 1) + blend.offset
+        parts = [part for values in said for part in np.hsplit(values, 2)]
+        logs = [one(part) for one, part in zip(blend.calibrations, parts, strict=True)]
+        return log_softmax(np.tensordot(blend.weights, logs, 1), axis=1)
+
+    def predict_proba(self, X: Array) -> np.ndarray:
+        """Return."""
+        scores = self.decision_function(X)
+        if len(self.classes_) == 1:
+            return np.ones((len(scores), 1))
+        if scores.ndim == 2:
+            return np.exp(scores)
+        doubt = self._blend.doubt
+        seconds = (1 - doubt) * expit(scores) + doubt / 2
+        firsts = (1 - doubt) * expit(-scores) + doubt / 2
+        return np.column_stack([firsts, seconds])
+
+    def predict(self, X: Array) -> np.ndarray:
+        """Return."""
+        scores = self.decision_function(X)
+        places = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)
+        return self.classes_[places]
+
+
+def _logits(values):
+    """Return the logarithms of the odds of two classes, of which ridge regressions say half."""
+    return np.clip(2 * values[:, 0], -_MOST_LOGIT, _MOST_LOGIT)
+
+
+class KernelMachineRegressor(RegressorMixin, _KernelMachine):
+    """TODO."""
+
+    def __init__(
+        self,
+        n_components: int = 400,
+        *,
+        max_leaf_size: int = 1500,
+        kernels: Any = "auto",
+        relevance: Literal["auto"] | None = "auto",
+        categorical_features: Any = "from_dtype",
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.max_leaf_size = max_leaf_size
+        self.kernels = kernels
+        self.relevance = relevance
+        self.categorical_features = categorical_features
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
+        """Fit."""
+        draft, asked, said, variances = self._fit(X, y, sample_weight)
+        weights = weights_of_numbers(np.stack(said), asked.targets, asked.weights)
+        blend = draft._blend
+        rest = np.tensordot(weights, said, 1) - asked.targets
+        draft.best_score_ = -float(np.average(rest**2, axis=0, weights=asked.weights).mean())
+        given = {"center": draft._center, "unit": draft._unit}
+        shapes = Blend(blend.table, blend.members, weights, **given).deviations(said, variances)
+        order = np.argsort((np.abs(rest) / shapes).ravel(), kind="stable")
+        masses = np.repeat(asked.weights, rest.shape[1])[order]
+        width = weighted_quantile((np.abs(rest) / shapes).ravel()[order], masses, _COVERED)
+        spread = (width / _NORMAL) ** 2
+        return self._committed(draft, weights, spread=float(spread), **given)
+
+    def _checked(self, rows, y):
+        return check_targets(rows, y)
+
+    def _asked(self, y, weights):
+        self._outputs = y.shape[1:]
+        y = y.reshape(len(y), -1)
+        self._center = np.average(y, axis=0, weights=weights)
+        rest = y - self._center
+        largest = np.maximum(np.abs(rest).max(axis=0), np.finfo(float).tiny)
+        sizes = np.sqrt(np.average((rest / largest) ** 2, axis=0, weights=weights))
+        self._unit = np.where(sizes > 0, sizes, 1.0) * largest
+        return rest / self._unit, None, None, weights
+
+    def predict(self, X: Array, return_std: bool = False) -> Any:
+        """Return."""
+        columns, blend = self._read(X), self._blend
+        said = blend.said(columns)
+        values = np.tensordot(blend.weights, said, 1) * blend.unit + blend.center
+        values = values.reshape(-1, *self._outputs)
+        if not return_std:
+            return values
+        deviations = blend.deviations(said, blend.variances(columns)) * blend.unit
+        return values, deviations.reshape(values.shape)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
