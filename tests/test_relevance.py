@@ -138,13 +138,13 @@ def test_widths_and_penalties_are_chosen_by_leaving_rows_out(kind):
     for width, penalty in [(0.5, 0.3), (3.0, 0.01)]:
         kernel, coef, error = machine.regression(width, penalty)
         system = kernel + np.diag(penalty / (25 * shares))
-        assert_allclose(coef, np.linalg.solve(system, targets))
+        assert_allclose(coef, np.linalg.solve(system, targets), atol=1e-4 * np.abs(coef).max())
         squares = 0.0
         for i in range(25):
             rest = np.arange(25) != i
             coef = np.linalg.solve(system[np.ix_(rest, rest)], targets[rest])
             squares += shares[i] * np.sum((targets[i] - kernel[i, rest] @ coef) ** 2)
-        assert error == pytest.approx(squares)
+        assert error == pytest.approx(squares, rel=1e-4)
     choices = [(0.5, 0.3), (1.2, 0.1), (3.0, 0.01)]
     errors = [machine.regression(*choice)[2] for choice in choices]
     assert (

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from copy import copy
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from .._threads import serial_blas
 from ..features import by_first, row_codes
 from ..statistics import standardised
+from .near_far import factor_of
 from .solve import shifted
 
 _ROUNDS = 4
@@ -27,7 +27,7 @@ _N_MEDIAN = 32  # rows whose distances from the others give the unit of widths
 _MOST_OUTPUTS = 64  # more are mixed at random, which keeps sums of their squares on average
 _WIDTHS, _PENALTIES = (0.5, 1.2, 3.0), (0.05, 0.3, 2.0)  # evenly spaced logarithms; first round
 _STEPS = (-1, 0, 1)  # from the last choice, of widths and penalties in turn
-_SAME = 1e-10  # of an error: rounding, with a margin
+_SAME = 1e-4  # of an error: rounding of float32, with a margin
 _FARTHEST = np.exp(-10.0)  # ratio of the smallest scale to the largest
 _LEAST_WEIGHT = 1e-30  # relative to the largest, because penalties are divided by weights
 
@@ -70,19 +70,20 @@ class FeatureMachine(ABC):
     def _rescale(self, scales):
         self.scales = scales
         self.rows = self.scaled(self.X)
-        self.distances = squareform(pdist(self.rows, self.metric))
+        self.distances = squareform(pdist(self.rows, self.metric).astype(np.float32))
         some = self.distances[:: math.ceil(len(self.X) / _N_MEDIAN)]
         self.unit = np.median(some[some > 0]) if np.any(some) else 1.0
 
     def _kernel(self, distances, width):
-        return np.exp(-((distances / (width * self.unit)) ** self.exponent))
+        scaled = distances * np.float32(-1 / (width * self.unit))
+        return np.exp(scaled if self.exponent == 1 else -scaled * scaled)
 
     def regression(self, width, penalty):
         """Return kernel and coefficients, and the mean squared leave-one-out error."""
         kernel = self._kernel(self.distances, width)
-        system = shifted(kernel, penalty / (len(kernel) * self.shares))
-        root = dtrtri(dpotrf(system, lower=1, overwrite_a=1)[0], lower=1, overwrite_c=1)[0]
-        coef = root.T @ (root @ self.targets)
+        noise = penalty / (len(kernel) * self.shares)
+        root = factor_of(shifted(kernel, noise), noise.min())
+        coef = root.T @ (root @ self.targets.astype(root.dtype))
         rest = coef / np.einsum("ij,ij->j", root, root)[:, None]
         return kernel, coef, self.shares @ np.square(rest).sum(axis=1)
 
