@@ -75,7 +75,8 @@ class PairCalibration:
     @classmethod
     def of(cls, values, codes, weights, n_classes):
         """Return the calibration of least log loss on rows that were left out."""
-        shares, n = weights / weights.sum(), len(codes)
+        n = weights.sum()
+        shares, n_rows = weights / n, len(codes)
         targets = np.eye(n_classes)[codes]
 
         def loss(point, logs, rows=slice(None)):
@@ -87,9 +88,9 @@ class PairCalibration:
             slope[1:] += _PENALTY / n * offsets
             return worth + _PENALTY / 2 / n * offsets @ offsets, slope
 
-        some = np.arange(n)
-        if n > _MAP_ROWS:
-            some = np.sort(np.random.default_rng(0).permutation(n)[:_MAP_ROWS])
+        some = np.arange(n_rows)
+        if n_rows > _MAP_ROWS:
+            some = np.sort(np.random.default_rng(0).permutation(n_rows)[:_MAP_ROWS])
         looks = []
         for one in _MAPS:
             logs = pair_logs(values[some], n_classes, *one)
@@ -126,7 +127,7 @@ def weights_of_numbers(values, targets, weights):
         Weights of the rows.
     """
     m = len(values)
-    roots = np.sqrt(weights / weights.mean())[:, None]
+    roots = np.sqrt(weights)[:, None]
     columns = (values * roots).reshape(m, -1).T
     equal, most = np.full(m, 1 / m), 1e3 * np.abs(columns).max(initial=1.0)
     system = np.vstack([columns, np.full((1, m), most), np.sqrt(_PENALTY) * np.eye(m)])
@@ -147,8 +148,8 @@ def weights_of_two_classes(logits, codes, weights):
     weights : ndarray of shape (n,)
         Weights of the rows.
     """
-    m, n = logits.shape
-    shares, signs, equal = weights / weights.sum(), 2.0 * codes - 1, np.full(m, 1 / m)
+    m, n = len(logits), weights.sum()
+    shares, signs, equal = weights / n, 2.0 * codes - 1, np.full(m, 1 / m)
 
     def loss(point):
         margins = signs * (point[:m] @ logits + point[m])
@@ -176,8 +177,8 @@ def weights_of_classes(logs, codes, weights):
     weights : ndarray of shape (n,)
         Weights of the rows.
     """
-    m, n, n_classes = logs.shape
-    shares, targets, equal = weights / weights.sum(), np.eye(n_classes)[codes], np.full(m, 1 / m)
+    m, n, n_classes = len(logs), weights.sum(), logs.shape[2]
+    shares, targets, equal = weights / n, np.eye(n_classes)[codes], np.full(m, 1 / m)
     found = equal
     for _ in range(_ALL_STEPS):
         rest = (softmax(np.tensordot(found, logs, 1), axis=1) - targets) * shares[:, None]

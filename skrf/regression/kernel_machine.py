@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from scipy.special import expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from .._estimator import EstimatorBase
 from .._progress import Progress
@@ -16,7 +16,6 @@ from .._validation import (
     Interval,
     StrOptions,
     check_classes,
-    check_integer,
     check_targets,
     commit,
     draft_of,
@@ -25,7 +24,6 @@ from .._validation import (
 )
 from ..features import row_codes
 from ..features._sigma import weighted_quantile
-from ..statistics import standardised
 from .blend import (
     PairCalibration,
     weights_of_classes,
@@ -82,20 +80,17 @@ class Blend:
         return columns_of(self.table, self.table(X))
 
     def said(self, X):
-        """Return what every kernel says of rows, the mean over its halves, (n, V)."""
-        rows = self.columns(X)
-        return [
-            np.mean([one.values(rows[one.kernel_]) for one in halves], axis=0)
-            for halves in self.members
-        ]
+        """Return what every kernel of some weight says of rows, the mean over its halves."""
+        return [np.mean(of_halves, axis=0) for of_halves in self._of_members(X, "values")]
 
     def variances(self, X):
-        """Return the variances of targets at rows in units of that of the noise, of each kernel."""
+        """Return the variances of targets at rows in units of that of the noise, likewise."""
+        return [np.mean(np.square(one), axis=0) for one in self._of_members(X, "deviations")]
+
+    def _of_members(self, X, method):
         rows = self.columns(X)
-        return [
-            np.mean([one.deviations(rows[one.kernel_]) ** 2 for one in halves], axis=0)
-            for halves in self.members
-        ]
+        for halves in self.members:
+            yield [getattr(one, method)(rows[one.kernel_]) for one in halves]
 
     def deviations(self, values, variances):
         """Return the deviations of targets, (n, T), given what kernels say and their variances."""
@@ -159,8 +154,14 @@ class _KernelMachine(EstimatorBase):
         y = draft._checked(columns[0], y)
         places = np.arange(len(columns[0]))[:, None]
         weights, places, y = drop_zero_weights(sample_weight, places, y)
+        if len(y) < 2:
+            raise ValueError(
+                "X must have at least 2 rows of positive weight, because members are chosen by "
+                "leaving one out, got n_samples=1."
+            )
         columns = [column[places[:, 0]] for column in columns]
-        weights = np.ones(len(y)) if weights is None else weights
+        # Weights count as repetitions; if all are small, only their ratios do.
+        weights = np.ones(len(y)) if weights is None else weights / min(1.0, weights.max())
         targets, codes, problems, weights = draft._asked(y, weights)
         table, encoded = Table.of(columns, are_categories, weights)
         progress = Progress(self.verbose)
@@ -198,16 +199,15 @@ class _KernelMachine(EstimatorBase):
 
     def _halves(self, asked, kernels, progress):
         """Return the halves of the rows with scales learned from the other; one without scales."""
-        n, names = len(asked.number), {kernel.name: kernel for kernel in kernels}
-        if self.relevance is None or len(asked.X["laplacian"]) < _FEW:
-            return [Half(dict.fromkeys(names, [None]), np.arange(n))]
-        parts = np.array_split(asked.rng().permutation(n), 2)
-        halves = []
+        names, n = {kernel.name: kernel for kernel in kernels}, len(asked.X["laplacian"])
+        if self.relevance is None or n < _FEW:
+            return [Half(dict.fromkeys(names, [None]), np.arange(len(asked.number)))]
+        # Equal rows stay together, so that weights count as repetitions.
+        is_first = np.isin(asked.number, asked.rng().permutation(n)[: n // 2])
+        parts, halves = [np.flatnonzero(is_first), np.flatnonzero(~is_first)], []
         for learning, judging in (parts, parts[::-1]):
-            scales = {}
-            for name, kernel in names.items():
-                scales[name] = asked.learned(kernel, np.sort(learning), np.sort(judging))
-            halves.append(Half(scales, np.sort(judging)))
+            scales = {name: asked.learned(one, learning, judging) for name, one in names.items()}
+            halves.append(Half(scales, judging))
             progress(f"scales of half {len(halves)} of 2")
         return halves
 
@@ -216,7 +216,8 @@ class _KernelMachine(EstimatorBase):
         blend = draft._blend
         n_halves = max(map(len, blend.members), default=1)
         draft._blend = Blend(blend.table, blend.members, weights, **others)
-        of_kernels = np.asarray(weights).reshape(len(blend.members), -1).sum(axis=1)
+        parts = np.array_split(np.asarray(weights), max(len(blend.members), 1))
+        of_kernels = np.array([part.sum() for part in parts])[: len(blend.members)]
         of_kernels = of_kernels / of_kernels.sum() if of_kernels.sum() > 0 else of_kernels
         draft.estimators_ = [one for halves in blend.members for one in halves]
         draft.estimator_weights_ = np.repeat(of_kernels / n_halves, n_halves)
@@ -292,7 +293,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             logits = np.stack([_logits(values) for values in said])
             weights, offset = weights_of_two_classes(logits, codes, asked.weights)
             left_out = np.column_stack([np.zeros(len(codes)), weights @ logits + offset])
-            others = {"offset": offset, "doubt": 1 / len(codes)}
+            others = {"offset": offset, "doubt": 1 / asked.weights.sum()}
         else:
             given = codes, asked.weights
             parts = [part for values in said for part in np.hsplit(values, 2)]
@@ -394,6 +395,8 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         return self._committed(draft, weights, spread=float(spread), **given)
 
     def _checked(self, rows, y):
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None.")
         return check_targets(rows, y)
 
     def _asked(self, y, weights):

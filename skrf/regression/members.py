@@ -48,7 +48,7 @@ class Kernel:
     exponent: float
 
     def distances(self, X, Y):
-        """Return the distances of all pairs of rows, (n, m), in float32."""
+        """Return the distances of all pairs of rows, (n, m), in the dtype of the first."""
         if self.name == "laplacian":
             return _kernels.city_block(X, Y)
         squares = np.square(X).sum(axis=1)[:, None] + np.square(Y).sum(axis=1) - 2 * (X @ Y.T)
@@ -81,10 +81,15 @@ class Kernel:
 
 
 def scaled(X, scales):
-    """Return the rows in the coordinates of a kernel; scales are multipliers, a matrix or None."""
+    """Return rows in the coordinates of a kernel; scales are multipliers, a matrix or None.
+
+    A row is rounded alike whatever others are scaled with it, so that equal ones remain equal.
+    """
     if scales is None:
         return X
-    return np.ascontiguousarray(X * scales if scales.ndim == 1 else X @ scales)
+    if scales.ndim == 1:
+        return X * scales
+    return (X.astype(np.float64) @ scales).astype(np.float32)
 
 
 def median_distance(kernel, X):
@@ -265,7 +270,7 @@ class Asked:
     number : ndarray of int of shape (n,)
         The distinct row of each row.
     weights : ndarray of shape (n,)
-        Weights of the rows.
+        Weights of the rows, which count as repetitions.
     targets : ndarray of shape (n, T)
         Targets with mean 0; those of more than two classes are 0 and 1 less their mean.
     codes : ndarray of int of shape (n,) or None
@@ -353,7 +358,7 @@ class Point:
     width : float
         In units of the median distance.
     alpha : float
-        The ridge, in units of the mean weight.
+        The ridge.
     """
 
     round: int
@@ -390,8 +395,8 @@ class Trials:
         return self.scenes[key]
 
     def _scene(self, scales, half):
-        asked, n = self.asked, len(self.asked.number)
-        X, limits, rows = asked.X[self.kernel.name], asked.limits, np.arange(n)
+        asked, rows = self.asked, np.arange(len(self.asked.number))
+        X, limits = asked.X[self.kernel.name], asked.limits
         if len(X) > limits.exact:
             scene = Scene.of(self.kernel, scales, X, asked.number, limits, asked.rng())
             leaves = asked.rng().permutation(scene.tree.n_leaves)
@@ -400,7 +405,7 @@ class Trials:
             leaf_of = np.searchsorted(scene.bounds, scene.number, side="right") - 1
             rows = np.flatnonzero(np.isin(leaf_of, leaves))
             return scene, rows, len(np.unique(scene.number[rows])) / len(scene.X)
-        if n > _ALL_ROWS:
+        if len(X) > _ALL_ROWS:
             kept = np.unique(asked.number[half.judge])
             kept = asked.rng().permutation(kept)[:_TRIAL_ROWS]
             rows = np.flatnonzero(np.isin(asked.number, kept))
@@ -412,7 +417,8 @@ class Trials:
         """Judge a kernel at some penalties, unless that was done."""
         points = [Point(number, width, max(alpha, _LEAST_ALPHA)) for alpha in alphas]
         points = [point for point in points if (kernel, point) not in self.errors]
-        few = self.halves if len(self.asked.number) <= _ALL_ROWS else self.halves[:1]
+        n_distinct = len(self.asked.X[kernel.name])
+        few = self.halves if n_distinct <= _ALL_ROWS else self.halves[:1]
         sums = np.zeros((2, len(points)))
         for half in few if points else ():
             scene, rows, share = self.scene(number, half)
@@ -421,9 +427,9 @@ class Trials:
             distinct = ground.part(rows if has_all else np.arange(len(rows)), weights)
             targets, is_judge = self.asked.targets[rows], np.isin(rows, half.judge)
             for k, point in enumerate(points):
-                alpha = point.alpha * self.asked.weights.mean()
-                solution = solve_near_far(ground, distinct, distinct.means(targets), alpha, share)
-                rest = left_out(solution, distinct, targets, alpha) - targets
+                given = distinct.means(targets), point.alpha, share
+                solution = solve_near_far(ground, distinct, *given)
+                rest = left_out(solution, distinct, targets, point.alpha) - targets
                 sums[0, k] += weights[is_judge] @ np.square(rest[is_judge]).sum(axis=1)
                 sums[1, k] += weights[is_judge].sum()
         for point, error, weight in zip(points, *sums, strict=True):
@@ -529,10 +535,10 @@ class Member:
         yield from gen_batches(len(X), max(1, _BLOCK // largest))
 
     def values(self, X):
-        """Return the regressions at rows, (n, V)."""
+        """Return the regressions at rows, (n, V), in float64, so that others do not matter."""
         ground, parts = self.ground, []
         for block in self._blocks(X):
-            coordinates = scaled(X[block], ground.scales)
+            coordinates = scaled(X[block], ground.scales).astype(np.float64)
             phi = ground.features(coordinates)
             parts.append(ground.values(phi, coordinates, self.coef, self.rows, self.far))
         return np.concatenate(parts) + self.intercept
@@ -569,7 +575,7 @@ def member_of(asked, kernel, point, half):
         kernel, half.at(kernel, point.round), asked.X[kernel.name], asked.number, asked.limits,
         asked.rng(),
     )  # fmt: skip
-    ground, alpha = scene.ground(kernel, point.width), point.alpha * asked.weights.mean()
+    ground, alpha = scene.ground(kernel, point.width), point.alpha
     columns, offsets, judged, fits, variances = [], [], [], [], None
     for is_logistic in asked.modes:
         for problem in asked.problems or [None]:

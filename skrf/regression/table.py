@@ -35,7 +35,7 @@ def read_columns(estimator, X, reset):
             f"{type(X).__name__}: pass it as a NumPy array."
         )
     if sp.issparse(X):
-        raise TypeError("X must be dense, because its columns are ranked: pass X.toarray().")
+        raise TypeError("X must not be sparse, because columns are ranked: pass X.toarray().")
     if not hasattr(X, "columns"):
         array = X if isinstance(X, np.ndarray) else np.array(X, dtype=_dtype_of_lists(X))
         if array.dtype.kind not in "OUST" or array.ndim != 2 or not array.size:
