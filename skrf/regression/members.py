@@ -609,9 +609,7 @@ def member_of(asked, kernel, point, half):
         inverse = share**2 * fit.centred_inverse[distinct.number] + part / alpha * (1 - share)
         variances = (part / (alpha * inverse))[half.judge]
     far = ground.far_sums(of_rows)
-    member = Member(
-        kernel, ground, alpha, coef, of_rows, far, np.concatenate(offsets), posterior
-    )
+    member = Member(kernel, ground, alpha, coef, of_rows, far, np.concatenate(offsets), posterior)
     values = np.zeros((len(asked.number), coef.shape[1]))
     if asked.problems is not None and len(asked.problems) > 1:
         values = member.at_training_rows()[ground.number].astype(np.float64)
