@@ -215,12 +215,18 @@ class _KernelMachine(EstimatorBase):
         """Set what is public of a draft whose kernels have weights, and commit it."""
         blend = draft._blend
         n_halves = max(map(len, blend.members), default=1)
-        draft._blend = Blend(blend.table, blend.members, weights, **others)
-        parts = np.array_split(np.asarray(weights), max(len(blend.members), 1))
+        parts = np.array_split(weights, max(len(blend.members), 1))
         of_kernels = np.array([part.sum() for part in parts])[: len(blend.members)]
         of_kernels = of_kernels / of_kernels.sum() if of_kernels.sum() > 0 else of_kernels
         draft.estimators_ = [one for halves in blend.members for one in halves]
         draft.estimator_weights_ = np.repeat(of_kernels / n_halves, n_halves)
+        # Members of no weight take time and say nothing.
+        chosen = np.flatnonzero([part.any() for part in parts[: len(blend.members)]]).tolist()
+        kept = [blend.members[k] for k in chosen]
+        weights = np.concatenate([np.zeros(0), *(parts[k] for k in chosen)])
+        if calibrations := others.get("calibrations"):
+            others["calibrations"] = [calibrations[i] for k in chosen for i in (2 * k, 2 * k + 1)]
+        draft._blend = Blend(blend.table, kept, weights, **others)
         draft.feature_importances_ = draft._importances()
         return commit(self, draft)
 
@@ -418,7 +424,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             found = [PairCalibration.of(part, *given, n_classes) for part in parts]
             logs = np.stack([one(part) for one, part in zip(found, parts, strict=True)])
             weights = weights_of_classes(logs, *given)
-            left_out, others = np.tensordot(weights, logs, 1), {"calibrations": tuple(found)}
+            left_out, others = np.tensordot(weights, logs, 1), {"calibrations": found}
         logs = log_softmax(left_out, axis=1)[np.arange(len(codes)), codes]
         draft.best_score_ = float(np.average(logs, weights=asked.weights))
         return self._committed(draft, weights, **others)
@@ -453,11 +459,12 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         """
         columns = self._read(X)
         blend, n_classes = self._blend, len(self.classes_)
+        n_rows, said = len(columns[0]), blend.said(columns)
         if n_classes == 1:
-            return np.zeros(len(columns[0]))
-        said = blend.said(columns)
+            return np.zeros(n_rows)
         if n_classes == 2:
-            return np.tensordot(blend.weights, [_logits(one) for one in said], 1) + blend.offset
+            logits = [_logits(one) for one in said]
+            return sum(map(np.multiply, blend.weights, logits), np.zeros(n_rows)) + blend.offset
         parts = [part for values in said for part in np.hsplit(values, 2)]
         logs = [one(part) for one, part in zip(blend.calibrations, parts, strict=True)]
         return log_softmax(np.tensordot(blend.weights, logs, 1), axis=1)

@@ -1,0 +1,578 @@
+"""Kernel machines: members equal dense matrices, and tables are read as people have them."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import check_grad
+from scipy.special import expit
+from sklearn.datasets import load_diabetes, load_wine
+from sklearn.model_selection import cross_val_score, train_test_split
+
+from skrf import KernelMachineClassifier, KernelMachineRegressor
+from skrf.regression import blend, kernel_machine, members
+from skrf.regression.blend import PairCalibration, pair_logs
+from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, member_of
+from skrf.regression.problems import of_pairs
+from skrf.regression.table import Levels, Table, categories_of, read_columns
+
+RNG = np.random.default_rng(0)
+N = 60
+NUMBER = np.concatenate([np.arange(45), RNG.integers(45, size=15)])  # some rows are equal
+COLUMNS = RNG.normal(size=(45, 3)).astype(np.float32)
+CODES = np.digitize(COLUMNS[NUMBER, 0] + 0.5 * RNG.normal(size=N), [-0.5, 0.5])
+WEIGHTS = RNG.choice([0.5, 1.0, 2.0], N)
+SCALES = {
+    "laplacian": np.float32([1.0, 0.5, 0.2]),
+    "gaussian": np.float32([[1.0, 0.2, 0.0], [0.2, 0.5, 0.1], [0.0, 0.1, 0.3]]),
+}
+KERNELS = [Kernel("laplacian", 1.0), Kernel("laplacian", 0.6), Kernel("gaussian", 2.0)]
+SMALL = Limits(12, 15)  # several leaves
+LARGE = Limits(12, 100)  # one
+JUDGES = np.flatnonzero(NUMBER % 2 == 0)
+
+
+def asked(kind, limits=SMALL, weights=WEIGHTS):
+    """Return what is asked about numbers, or two or three classes."""
+    X = dict.fromkeys(SCALES, COLUMNS)
+    if kind == "numbers":
+        targets, codes, problems = np.sin(COLUMNS[NUMBER, :1]) + CODES[:, None], None, None
+        targets = (targets - targets.mean()) / targets.std()
+    else:
+        codes = np.minimum(CODES, kind - 1)
+        targets, problems = np.eye(kind)[codes], of_pairs(kind)
+    return Asked(X, NUMBER, weights, targets, codes, problems, limits, 0)
+
+
+def between(member, X, Y):
+    """Return the member's kernel of two sets of rows, from its definition."""
+    ground, kernel = member.ground, member.kernel
+    (X, leaves), (Y, others) = ground.located(X), ground.located(Y)
+    X, Y, order = X.astype(float), Y.astype(float), 1 if kernel.name == "laplacian" else 2
+    distances = np.linalg.norm(X[:, None] - Y[None], ord=order, axis=2)
+    near = np.exp(-((distances / ground.landmarks.width) ** kernel.exponent))
+    if ground.tree.n_leaves == 1:
+        return near
+    far = ground.features(X) @ ground.features(Y).T
+    return np.where(np.equal.outer(leaves, others), near, far)
+
+
+def solved(member, rows, targets, noise, at):
+    """Return kernel ridge regression with a flat intercept at other rows, by dense inverses."""
+    X = COLUMNS[NUMBER[rows]]
+    inverse = np.linalg.inv(between(member, X, X) + np.diag(noise))
+    level = inverse.sum(axis=0) @ targets / inverse.sum()
+    return between(member, at, X) @ (inverse @ (targets - level)) + level
+
+
+def left_out(member, rows, targets, alphas, weights):
+    """Return the values of some rows by all others: the part of weight 1 of a row leaves."""
+    found = {}
+    for i in np.flatnonzero(np.isin(rows, JUDGES))[::4]:
+        rest = weights[rows].copy()
+        rest[i] -= min(1.0, rest[i])
+        kept = rest > 0
+        given = rows[kept], targets[kept], alphas[kept] / rest[kept]
+        found[rows[i]] = solved(member, *given, COLUMNS[NUMBER[rows[i : i + 1]]])[0]
+    return found
+
+
+ALL_KERNELS = pytest.mark.parametrize("kernel", KERNELS, ids=str)
+ALL_LIMITS = pytest.mark.parametrize("limits", [SMALL, LARGE], ids=["leaves", "exact"])
+
+
+def fitted(kind, kernel, limits, weights=WEIGHTS, alpha=0.3):
+    half = Half({kernel.name: [None, SCALES[kernel.name]]}, JUDGES)
+    given = asked(kind, limits, weights)
+    return given, *member_of(given, kernel, Point(1, 1.1, alpha), half)
+
+
+# ---------------------------------------------------------------- members
+
+
+@ALL_LIMITS
+@ALL_KERNELS
+def test_members_are_dense_regressions_of_numbers(kernel, limits):
+    given, member, judged, variances = fitted("numbers", kernel, limits)
+    assert (member.ground.tree.n_leaves > 2) == (limits is SMALL)
+    rows, noise = np.arange(N), 0.3 / WEIGHTS
+    targets = given.targets[:, 0]
+    expected = solved(member, rows, targets, noise, COLUMNS)
+    assert_allclose(member.values(COLUMNS)[:, 0], expected, rtol=1e-4, atol=1e-4)
+    assert_allclose(member.at_training_rows()[member.ground.number], member.values(COLUMNS[NUMBER]),
+                    atol=1e-4)  # fmt: skip
+    for row, value in left_out(member, rows, targets, np.full(N, 0.3), WEIGHTS).items():
+        assert judged[list(JUDGES).index(row), 0] == pytest.approx(value, abs=2e-4)
+    # Posterior deviations in units of the noise, and those of judges who were left out.
+    X = COLUMNS[NUMBER]
+    inverse = np.linalg.inv(between(member, X, X) + np.diag(noise))
+    cross = between(member, COLUMNS, X)
+    gaps = 1 - cross @ inverse.sum(axis=1)
+    around = between(member, COLUMNS, COLUMNS) - cross @ inverse @ cross.T
+    around = np.diagonal(around) + gaps**2 / inverse.sum()
+    assert_allclose(member.deviations(COLUMNS), np.sqrt(1 + around / 0.3), rtol=1e-3)
+    centred = inverse - np.outer(inverse.sum(axis=0), inverse.sum(axis=0)) / inverse.sum()
+    single = np.flatnonzero(WEIGHTS == 1)
+    single = single[np.isin(single, JUDGES)]
+    places = [list(JUDGES).index(row) for row in single]
+    assert_allclose(variances[places], 1 / np.diagonal(centred)[single] / 0.3, rtol=1e-3)
+
+
+@ALL_LIMITS
+@ALL_KERNELS
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_members_are_dense_regressions_of_classes(n_classes, kernel, limits):
+    """Of all pairs: ridge regression, and one Newton step of the logistic loss from it."""
+    given, member, judged, _ = fitted(n_classes, kernel, limits)
+    column, checked = 0, 0
+    for is_logistic in (False, True) if n_classes > 2 else (True,):
+        for first, second in itertools.combinations(range(n_classes), 2):
+            rows = np.flatnonzero(np.isin(given.codes, (first, second)))
+            signs = np.where(given.codes[rows] == second, 1.0, -1.0)
+            alphas, targets = np.full(len(rows), 0.3), signs
+            if is_logistic:
+                at = COLUMNS[NUMBER[rows]]
+                half = solved(member, rows, signs, alphas / WEIGHTS[rows], at)
+                # Equal rows share their values, so that these are those of the merged problem.
+                shares = expit(np.clip(2 * half, -6, 6))
+                slopes = np.maximum(shares * (1 - shares), 0.02)
+                targets = (np.clip(2 * half, -6, 6) + ((signs > 0) - shares) / slopes) / 2
+                alphas = alphas / (4 * slopes)
+            expected = solved(member, rows, targets, alphas / WEIGHTS[rows], COLUMNS)
+            assert_allclose(member.values(COLUMNS)[:, column], expected, rtol=1e-3, atol=1e-3)
+            for row, value in left_out(member, rows, targets, alphas, WEIGHTS).items():
+                place = list(JUDGES).index(row)
+                assert judged[place, column] == pytest.approx(value, abs=3e-3)
+                checked += 1
+            others = np.setdiff1d(JUDGES, rows)  # rows of other classes have plain values
+            places = [list(JUDGES).index(row) for row in others]
+            plain = member.values(COLUMNS[NUMBER[others]])[:, column] if len(others) else []
+            assert_allclose(judged[places, column], plain, atol=1e-3)
+            column += 1
+    assert checked > 5
+
+
+def test_weights_are_repetitions_of_rows():
+    kernel = KERNELS[1]
+    _, weighted, judged, _ = fitted("numbers", kernel, SMALL, np.where(WEIGHTS > 1, 2.0, 1.0))
+    rows = np.append(np.arange(N), np.flatnonzero(WEIGHTS > 1))
+    given = asked("numbers", SMALL)
+    again = Asked(given.X, NUMBER[rows], np.ones(len(rows)), given.targets[rows], None, None,
+                  SMALL, 0)  # fmt: skip
+    half = Half({kernel.name: [None, SCALES[kernel.name]]}, JUDGES)
+    member, others, _ = member_of(again, kernel, Point(1, 1.1, 0.3), half)
+    assert_allclose(member.values(COLUMNS), weighted.values(COLUMNS), atol=1e-5)
+    assert_allclose(others, judged, atol=1e-5)
+
+
+def test_a_scale_of_nothing_makes_rows_equal():
+    given = asked("numbers", SMALL)
+    half = Half({"laplacian": [None, np.float32([1, 0, 0])]}, JUDGES)
+    coarse = np.round(COLUMNS)
+    given.X["laplacian"] = coarse
+    member, _, _ = member_of(given, KERNELS[0], Point(1, 1.0, 0.3), half)
+    assert len(member.ground.X) == len(np.unique(coarse[:, 0]))
+    assert np.isfinite(member.values(coarse)).all()
+
+
+# ---------------------------------------------------------------- trials
+
+
+def trials(limits, few_rows=False):
+    given, kernel = asked("numbers", limits), KERNELS[0]
+    halves = [Half({"laplacian": [None, SCALES["laplacian"]]}, JUDGES)]
+    halves.append(Half({"laplacian": [None]}, np.setdiff1d(np.arange(N), JUDGES)))
+    return Trials(given, halves, kernel)
+
+
+@ALL_LIMITS
+def test_trials_are_errors_of_rows_that_scales_have_not_seen(limits, monkeypatch):
+    monkeypatch.setattr(members, "_LEAF_ROWS", 10**6)  # all leaves
+    search = trials(limits)
+    search(KERNELS[1], 1, 0.8, [0.1, 2.0])
+    for alpha in (0.1, 2.0):
+        errors, weight = 0.0, 0.0
+        for half in search.halves:
+            point = Point(1, 0.8, alpha)
+            _, judged, _ = member_of(search.asked, KERNELS[1], point, half)
+            weights = WEIGHTS[half.judge]
+            errors += weights @ np.square(judged - search.asked.targets[half.judge])[:, 0]
+            weight += weights.sum()
+        assert search.errors[KERNELS[1], point] == pytest.approx(errors / weight, rel=1e-4)
+
+
+def test_many_rows_are_judged_by_some_of_them(monkeypatch):
+    monkeypatch.setattr(members, "_ALL_ROWS", 30)
+    monkeypatch.setattr(members, "_TRIAL_ROWS", 12)
+    monkeypatch.setattr(members, "_LEAF_ROWS", 20)
+    few = trials(LARGE)
+    scene, rows, share = few.scene(1, few.halves[0])
+    assert len(scene.X) == 12 and share == 1 and np.isin(rows, JUDGES).all()
+    assert set(rows) == set(np.flatnonzero(np.isin(NUMBER, NUMBER[rows])))  # with their equals
+    leaves = trials(SMALL)
+    scene, rows, share = leaves.scene(1, leaves.halves[0])
+    distinct = len(np.unique(NUMBER[rows]))
+    assert 20 <= distinct < 45 and share == pytest.approx(distinct / 45)
+    for one in (few, leaves):
+        one(KERNELS[0], 0, 1.0, [0.3])
+        assert 0.1 < one.errors[KERNELS[0], Point(0, 1.0, 0.3)] < 1.5
+
+
+def test_of_equal_points_the_simplest_is_chosen():
+    search = trials(LARGE)
+    search.errors = {
+        (KERNELS[0], Point(1, 2.0, 1.0)): 0.5,
+        (KERNELS[0], Point(0, 1.0, 1.0)): 0.5 * (1 + 5e-6),
+        (KERNELS[0], Point(0, 1.0, 0.1)): 0.5,
+        (KERNELS[1], Point(0, 1.0, 1.0)): 0.4,
+        (KERNELS[0], Point(0, 3.0, 1.0)): 0.6,
+    }
+    assert search.best(KERNELS[0])[:2] == (KERNELS[0], Point(0, 1.0, 1.0))
+    assert search.best(*KERNELS)[0] == KERNELS[1]
+
+
+def test_a_search_climbs_to_a_local_minimum():
+    search = trials(LARGE)
+    best = search.search(KERNELS[0])
+    error = search.errors[KERNELS[0], best]
+    assert error == min(search.errors.values())
+    for width, alpha in ((1, 4), (1, 1 / 4), (2.5, 1), (1 / 2.5, 1)):
+        search(KERNELS[0], best.round, best.width * width, [best.alpha * alpha])
+    near = [search.errors[key] for key in search.errors]
+    assert error <= min(near) * (1 + 1e-5)
+
+
+# ---------------------------------------------------------------- blends
+
+
+@pytest.mark.parametrize("kind, by", blend._MAPS)
+def test_pair_logs_are_their_definition(kind, by):
+    values = RNG.normal(size=(5, 6))
+    logs = pair_logs(values, 4, kind, by)
+    against = np.zeros((5, 4, 4))
+    for place, (i, j) in enumerate(itertools.combinations(range(4), 2)):
+        if by > 0:
+            second = expit(by * values[:, place])
+        else:
+            second = (1 - by + np.clip(values[:, place], 0.8 * by - 1, 1 - 0.8 * by)) / (2 - 2 * by)
+        against[:, i, j], against[:, j, i] = 1 - second, second
+    if kind == "mean":
+        masked = np.where(np.eye(4, dtype=bool), 1.0, against)
+        assert_allclose(logs, np.log(masked).sum(axis=2) / 3)
+        return
+    for row, shares in zip(against, np.exp(logs), strict=True):
+        assert shares.sum() == pytest.approx(1)
+        # Stationary on the simplex: (sum of squares)' is the same for all classes.
+        of_pairs = row.T * shares[:, None] - row * shares  # r_ji p_i - r_ij p_j
+        slopes = (of_pairs * row.T).sum(axis=1)
+        assert np.ptp(slopes) < 1e-6 * max(1, np.abs(slopes).max())
+
+
+def test_calibrations_make_probabilities_of_least_loss():
+    codes = RNG.integers(3, size=400)
+    signs = np.array([[-1, -1, 0], [1, 0, -1], [0, 1, 1]])[codes]
+    values = 0.3 * signs + 0.4 * RNG.normal(size=(400, 3))
+    weights = RNG.uniform(0.5, 2, 400)
+    found = PairCalibration.of(values, codes, weights, 3)
+    logs = found(values)
+    assert_allclose(np.exp(logs).sum(axis=1), 1)
+
+    def loss(one):
+        logs = one(values)[np.arange(400), codes]
+        penalty = 5 / 2 / weights.sum() * one.offsets @ one.offsets
+        return -np.average(logs, weights=weights) + penalty
+
+    for name, step in (("scale", 0.05), ("offsets", np.array([0.05, 0, -0.05]))):
+        for sign in (-1, 1):
+            moved = vars(found) | {name: getattr(found, name) + sign * step}
+            assert loss(found) < loss(PairCalibration(**moved)) + 2e-5
+    assert loss(found) < loss(PairCalibration(("mean", 1.0), 1.0, np.zeros(3), found.doubt))
+
+
+def test_weights_of_blends_are_optimal():
+    targets = RNG.normal(size=(300, 1))
+    values = np.stack([targets + RNG.normal(size=(300, 1)) * size for size in (0.3, 0.6, 3.0)])
+    weights = RNG.uniform(0.5, 2, 300)
+    found = blend.weights_of_numbers(values, targets, weights)
+
+    def squares(w):
+        rest = np.tensordot(w, values, 1) - targets
+        return weights @ rest[:, 0] ** 2 + 5 * np.sum((w - 1 / 3) ** 2)
+
+    assert found.sum() == pytest.approx(1) and (found >= 0).all()
+    for i, j in itertools.permutations(range(3), 2):
+        moved = found + 0.01 * (np.eye(3)[i] - np.eye(3)[j])
+        if (moved >= 0).all():
+            assert squares(found) < squares(moved)
+    codes, logits = (targets[:, 0] > 0).astype(int), 2 * values[:, :, 0]
+    found, offset = blend.weights_of_two_classes(logits, codes, weights)
+
+    def loss(w, offset):
+        margins = (2 * codes - 1) * (w @ logits + offset)
+        apart = 5 / 2 / weights.sum() * (np.sum((w - 1 / 3) ** 2) + offset**2)
+        return np.average(np.logaddexp(0, -margins), weights=weights) + apart
+
+    assert check_grad(lambda w: loss(w, offset), lambda w: np.zeros(3), found) < 1e-3
+    assert loss(found, offset) < min(loss(found, offset + 0.05), loss(found, offset - 0.05))
+    logs = np.log(np.stack([expit(-logits), expit(logits)], axis=2))
+    found = blend.weights_of_classes(logs, codes, weights)
+    assert found.sum() == pytest.approx(1) and found[0] > found[1] > found[2] > 0
+
+
+# ---------------------------------------------------------------- tables
+
+
+def frame(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({
+        "number": rng.normal(size=n),
+        "count": rng.integers(5, size=n),
+        "text": rng.choice(["a", "b", "c"], n),
+        "flag": rng.random(n) > 0.5,
+        "kind": pd.Categorical(rng.choice(["x", "y"], n)),
+    })  # fmt: skip
+    table.loc[::7, "number"] = np.nan
+    table.loc[::9, "text"] = None
+    return table
+
+
+def read(X):
+    class Holder:
+        pass
+
+    return read_columns(Holder(), X, reset=True)
+
+
+def test_columns_are_read_by_what_they_hold():
+    X = frame()
+    columns, are_categories = read(X)
+    assert are_categories == [False, False, True, True, True]
+    assert_array_equal(columns[0], X["number"])
+    assert columns[2][0] is None and columns[2][1] == X["text"][1]
+    nullable = X.assign(count=X["count"].astype("Int64").where(X["count"] > 0))
+    assert np.isnan(read(nullable)[0][1]).sum() == (X["count"] == 0).sum()
+    objects, by_dtype = read(X.to_numpy(dtype=object))
+    assert by_dtype == [False, False, True, True, True]
+    assert_array_equal(objects[0], columns[0])
+    polars = pytest.importorskip("polars")
+    others, by_dtype = read(polars.from_pandas(X) if hasattr(polars, "from_pandas") else X)
+    assert by_dtype == are_categories
+    assert_array_equal(others[0], columns[0])
+    assert others[2].tolist() == columns[2].tolist()
+
+
+def test_what_is_no_table_is_refused_by_name():
+    model, y = KernelMachineClassifier(), np.arange(60) % 2
+    for X, message in (
+        (sp.eye_array(60), "sparse"),
+        (frame().assign(day=pd.Timestamp("2020-01-01")), "day"),
+        (frame().assign(number=np.inf), "infinity in column 'number'"),
+        (np.full((60, 2), np.inf), "infinity"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            model.fit(X, y)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="NumPy"):
+        model.fit(torch.ones(60, 2), y)
+
+
+def test_kernels_and_categories_are_checked_by_name():
+    X, y = frame(), np.arange(60) % 2
+    for kernels in (["rbf"], [], [("laplacian", 2.0)], ["gaussian", "gaussian"], [("gaussian", 1)]):
+        with pytest.raises(ValueError, match="kernels must"):
+            KernelMachineClassifier(kernels=kernels).fit(X, y)
+    for categorical in ([9], ["other"], [True]):
+        with pytest.raises(ValueError, match="categorical_features must"):
+            KernelMachineClassifier(categorical_features=categorical).fit(X, y)
+    with pytest.raises(ValueError, match="must name column 'text'"):
+        KernelMachineClassifier(categorical_features=["flag", "kind"]).fit(X, y)
+    names, by_dtype = np.array(list("abc")), [False, True, False]
+    for given in ([0, 1], ["b", "a"], [True, True, False]):
+        assert categories_of(given, by_dtype, names).tolist() == [True, True, False]
+
+
+def test_levels_are_columns_and_rare_ones_share_one():
+    values = np.array(["a"] * 20 + ["b"] * 15 + ["c"] * 9 + ["d"] * 3 + [None] * 11, dtype=object)
+    levels = Levels.of(values)
+    assert levels.n_columns == 4  # a, b, gaps, and the rest
+    columns = levels(np.array(["a", "b", None, "c", "d", "new"], dtype=object))
+    assert_array_equal(columns, np.eye(4)[[0, 1, 2, 3, 3, 3]])
+    two = Levels.of(np.array(["no"] * 30 + ["yes"] * 2, dtype=object))
+    assert two.n_columns == 1
+    assert two(np.array(["no", "yes", "new"], dtype=object)).ravel().tolist() == [0, 1, 0]
+    three = Levels.of(np.repeat(np.array([1.0, 2.0, 3.0]), 12))
+    assert_array_equal(three(np.array([2, 7, np.nan])), [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
+    many = Levels.of(np.repeat(np.arange(300), 12).astype(object))
+    assert many.n_columns == 129  # 128 and the rest
+
+
+def test_tables_become_bent_numbers_ranks_marks_and_levels():
+    X = frame()
+    columns, by_dtype = read(X)
+    columns.append(np.full(60, 3.0))  # constant
+    table, encoded = Table.of(columns, np.array([*by_dtype, False]), None)
+    # Two numbers and their ranks, a mark of gaps, three levels and gaps, two columns of two levels.
+    assert encoded.shape == (60, 4 + 1 + 4 + 2) and encoded.dtype == np.float32
+    assert table.sources.tolist() == [0, 1, 0, 1, 0, 2, 2, 2, 2, 3, 4]
+    assert table.are_ranks.tolist() == [False] * 2 + [True] * 2 + [False] * 7
+    assert_array_equal(encoded[::7, 4], np.ones(9))
+    assert np.abs(encoded[::7, 0]).max() == 0  # the median
+    known = encoded[encoded[:, 4] == 0]
+    assert np.std(known[:, 2]) == pytest.approx(1, rel=0.1)  # uniform ranks of variance 1
+    assert_array_equal(table(columns), encoded)
+
+
+# ---------------------------------------------------------------- estimators
+
+
+def test_a_table_of_all_sorts_is_learned_from():
+    X = frame(300)
+    y = np.where(X["text"].isna(), "gap", np.where(X["flag"], "yes", "no"))
+    model = KernelMachineClassifier(random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.97
+    assert model.feature_names_in_.tolist() == list(X) and model.n_features_in_ == 5
+    important = model.feature_importances_
+    assert important.sum() == pytest.approx(1) and important[[2, 3]].sum() > 0.5
+    shares = model.predict_proba(X)
+    assert_allclose(shares.sum(axis=1), 1)
+    assert_array_equal(model.classes_[shares.argmax(axis=1)], model.predict(X))
+    assert_allclose(model.decision_function(X), np.log(shares))
+    assert model.best_score_ == pytest.approx(np.log(0.95), abs=0.1)
+    unseen = X.assign(text="new", kind=None)
+    assert np.isfinite(model.predict_proba(unseen)).all()
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_leaf_size": 40, "n_components": 30}])
+def test_predictions_depend_on_no_order_batch_or_names(limits):
+    X, y = (part[::2] for part in load_wine(return_X_y=True))
+    given = {"kernels": ["laplacian", "gaussian"], "random_state": 0, **limits}
+    model = KernelMachineClassifier(**given).fit(X, y)
+    shares = model.predict_proba(X)
+    order = np.random.default_rng(1).permutation(len(X))
+    again = KernelMachineClassifier(**given).fit(X[order], y[order])
+    assert_allclose(again.predict_proba(X), shares, atol=1e-4)
+    assert_allclose(model.predict_proba(X[5:7]), shares[5:7], rtol=1e-10)
+    names = np.array(["a", "b", "c"])
+    named = KernelMachineClassifier(**given).fit(X, names[y])
+    assert_array_equal(named.predict_proba(X), shares)
+    assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), shares)
+    doubled = KernelMachineClassifier(**given)
+    doubled.fit(np.vstack([X, X[:50]]), np.append(y, y[:50]))
+    weights = np.where(np.arange(len(X)) < 50, 2, 1)
+    weighted = KernelMachineClassifier(**given).fit(X, y, weights)
+    assert_allclose(weighted.predict_proba(X), doubled.predict_proba(X), atol=1e-4)
+    tiny = KernelMachineClassifier(**given).fit(X, y, np.full(len(X), 1e-9))
+    assert_allclose(tiny.predict_proba(X), shares, atol=1e-4)
+
+
+def test_members_of_no_weight_are_not_asked(monkeypatch):
+    """They would take time and say nothing."""
+    X, y = load_wine(return_X_y=True)
+    chosen = np.array([0.0, 1.0, 0.0])
+    monkeypatch.setattr(kernel_machine, "weights_of_two_classes", lambda *given: (chosen, 0.0))
+    model = KernelMachineClassifier(random_state=0).fit(X, y > 0)
+    assert model.estimator_weights_.tolist() == [0, 0, 0.5, 0.5, 0, 0]
+    (halves,) = model._blend.members
+    assert halves == model.estimators_[2:4] and model.score(X, y > 0) > 0.95
+
+
+def test_deviations_cover_nine_rows_of_ten():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 2))
+    y = 1e6 * (np.sin(2 * X[:, 0]) + 0.5 * rng.normal(size=900))
+    model = KernelMachineRegressor(random_state=0).fit(X[:400], y[:400])
+    mean, std = model.predict(X[400:], return_std=True)
+    assert 0.86 < np.mean(np.abs(mean - y[400:]) < 1.645 * std) < 0.94
+    assert np.median(std) == pytest.approx(5e5, rel=0.15)
+    far = model.predict([[9.0, 9.0]], return_std=True)[1]
+    assert far[0] > 1.1 * np.median(std)
+
+
+def test_several_targets_and_scales_of_targets():
+    X, y = load_diabetes(return_X_y=True)
+    X, y = X[:120], np.column_stack([y, -y])[:120]
+    model = KernelMachineRegressor(random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == y.shape
+    assert_allclose(mean[:, 0], -mean[:, 1], rtol=1e-3)
+    for unit in (1e-150, 1e150):
+        other = KernelMachineRegressor(random_state=0).fit(X, unit * y)
+        assert_allclose(other.predict(X) / unit, mean, rtol=1e-3)
+
+
+def test_without_relevance_all_columns_count_alike():
+    X, y = load_wine(return_X_y=True)
+    given = {"relevance": None, "kernels": ["gaussian", ("laplacian", 0.5)]}
+    model = KernelMachineClassifier(random_state=0, **given).fit(X, y)
+    assert [one.kernel_ for one in model.estimators_] == ["laplacian", "gaussian"]
+    assert [one.exponent_ for one in model.estimators_] == [0.5, 2.0]
+    assert all(one.relevance_ is None for one in model.estimators_)
+    assert_allclose(model.feature_importances_, 1 / 13)
+    assert model.score(X, y) > 0.97
+
+
+def test_lines_of_progress(capsys):
+    X, y = load_wine(return_X_y=True)
+    KernelMachineClassifier(random_state=0, verbose=1).fit(X[::2], y[::2])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9 and all(line.startswith("[fit]") for line in lines)
+
+
+@pytest.mark.filterwarnings("ignore:The number of unique classes:UserWarning")
+@pytest.mark.parametrize("rows", ["two", "one a class", "equal", "one class", "gaps"])
+def test_hostile_tables(rows):
+    X, y = RNG.normal(size=(24, 3)), np.arange(24) % 3
+    if rows == "two":
+        X, y = X[:2], [0, 1]
+    elif rows == "one a class":
+        y = np.arange(24)
+    elif rows == "equal":
+        X = np.ones((24, 3))
+    elif rows == "one class":
+        y = np.full(24, "a")
+    elif rows == "gaps":
+        X[:, 1] = np.nan
+    model = KernelMachineClassifier(random_state=0).fit(X, y)
+    shares = model.predict_proba(X)
+    assert_allclose(shares.sum(axis=1), 1)
+    assert np.isin(model.predict(X), y).all() and np.isfinite(model.decision_function(X)).all()
+    if rows == "equal":
+        assert_allclose(shares, 1 / 3, atol=0.02)
+    if rows != "one class":
+        model = KernelMachineRegressor(random_state=0).fit(X, y)
+        mean, std = model.predict(X, return_std=True)
+        assert np.isfinite(mean).all() and np.isfinite(std).all()
+
+
+@pytest.mark.parametrize("unit", [1e-150, 1e146])
+def test_units_of_columns_do_not_matter(unit):
+    X, y = load_wine(return_X_y=True)
+    expected = KernelMachineClassifier(random_state=0).fit(X, y).predict_proba(X)
+    found = KernelMachineClassifier(random_state=0).fit(unit * X, y).predict_proba(unit * X)
+    assert_allclose(found, expected, atol=1e-3)
+
+
+def test_real_tables_are_learned(mixed_tables=("psid_earnings", "tuna_choice")):
+    import os
+
+    folder = os.environ.get("SKRF_MIXED_DIR")
+    if not folder:
+        pytest.skip("SKRF_MIXED_DIR is not set")
+    for name in mixed_tables:
+        table = pd.read_csv(f"{folder}/{name}.csv.gz").sample(600, random_state=0)
+        X, y = table.drop(columns="target"), table["target"]
+        is_number = name == "psid_earnings"
+        kind = KernelMachineRegressor if is_number else KernelMachineClassifier
+        parts = train_test_split(X, y, random_state=0, test_size=200)
+        model = kind(random_state=0).fit(parts[0], parts[2])
+        assert model.score(parts[1], parts[3]) > (0.2 if is_number else 0.4)
+
+
+def test_meta_estimators_take_it():
+    X, y = frame(100), np.arange(100) % 2
+    scores = cross_val_score(KernelMachineClassifier(kernels=["laplacian"]), X, y, cv=2)
+    assert scores.shape == (2,)
