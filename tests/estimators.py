@@ -82,6 +82,15 @@ _RIDGES = (
     skrf.ApproxKernelRidgeClassifierCV,
 )
 
+_MACHINES = skrf.KernelMachineClassifier, skrf.KernelMachineRegressor
+
+
+def _machine(kind):
+    y = LABELS if kind is skrf.KernelMachineClassifier else TARGETS
+    model = kind(kernels=["laplacian", "gaussian"], random_state=0).fit(X, y)
+    return model, {name: (X,) for name in PREDICTIONS if hasattr(model, name)}
+
+
 # Name: callable() that returns a fitted estimator, and the arguments of its methods by name.
 ESTIMATORS = {
     **{name: partial(_mechanism, name) for name in MECHANISMS},
@@ -97,6 +106,7 @@ ESTIMATORS = {
         for kind in (*_REGRESSORS, *_CLASSIFIERS)
     },
     **{kind.__name__: partial(_predictor, kind, skrf.RFFSampler(8)) for kind in _RIDGES},
+    **{kind.__name__: partial(_machine, kind) for kind in _MACHINES},
     "KernelRegressor-exact": partial(_predictor, skrf.KernelRegressor, "exact"),
     "ApproxKernelAttention": _attention,
     "LocalAttention": _local_attention,

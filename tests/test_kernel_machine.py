@@ -396,7 +396,7 @@ def test_kernels_and_categories_are_checked_by_name():
 
 
 def test_levels_are_columns_and_rare_ones_share_one():
-    values = np.array(["a"] * 20 + ["b"] * 15 + ["c"] * 9 + ["d"] * 3 + [None] * 11, dtype=object)
+    values = np.array(["a"] * 20 + ["b"] * 15 + ["c"] * 2 + ["d"] * 1 + [None] * 11, dtype=object)
     levels = Levels.of(values)
     assert levels.n_columns == 4  # a, b, gaps, and the rest
     columns = levels(np.array(["a", "b", None, "c", "d", "new"], dtype=object))

@@ -327,7 +327,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
     -----
     Numbers are centred, scaled and bent as by `SmoothClipScaler`, with ranks beside them for the
     Laplacian kernels; gaps are filled with the median and marked. Categories become a column of 0
-    and 1 for each level, of two levels a single one; those of fewer than 10 rows, and those beyond
+    and 1 for each level, of two levels a single one; those of fewer than 3 rows, and those beyond
     the 128 most frequent, share one, which levels that were not seen belong to.
 
     Every member is a ridge regression with a kernel exp(-(sigma |x - y|)^exponent) of rows whose
@@ -580,7 +580,7 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     -----
     Numbers are centred, scaled and bent as by `SmoothClipScaler`, with ranks beside them for the
     Laplacian kernels; gaps are filled with the median and marked. Categories become a column of 0
-    and 1 for each level, of two levels a single one; those of fewer than 10 rows, and those beyond
+    and 1 for each level, of two levels a single one; those of fewer than 3 rows, and those beyond
     the 128 most frequent, share one, which levels that were not seen belong to.
 
     Every member is a ridge regression with a kernel exp(-(sigma |x - y|)^exponent) of rows whose

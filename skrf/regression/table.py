@@ -15,7 +15,7 @@ from .._arrays import is_array_api
 from .._validation import check_are_numbers, validate_rows
 from ..features import SmoothClipScaler
 
-_RARE = 10  # rows of a level, below which it is put together with the others
+_RARE = 3  # rows of a level, below which it is put together with the others
 _MOST_LEVELS = 128  # with a column of their own
 _RANKS = np.sqrt(12.0)  # times uniform ranks: columns of variance 1
 _GAP = "a missing value"  # the level of a gap; text is kept apart by its type
