@@ -23,7 +23,6 @@ from .._validation import (
     drop_zero_weights,
 )
 from ..features import row_codes
-from ..features._sigma import weighted_quantile
 from .blend import (
     PairCalibration,
     weights_of_classes,
@@ -660,9 +659,10 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         draft.best_score_ = -float(np.average(rest**2, axis=0, weights=asked.weights).mean())
         given = {"center": draft._center, "unit": draft._unit}
         shapes = Blend(blend.table, blend.members, weights, **given).deviations(said, variances)
-        order = np.argsort((np.abs(rest) / shapes).ravel(), kind="stable")
-        masses = np.repeat(asked.weights, rest.shape[1])[order]
-        width = weighted_quantile((np.abs(rest) / shapes).ravel()[order], masses, _COVERED)
+        sizes = (np.abs(rest) / shapes).ravel()
+        order = np.argsort(sizes, kind="stable")
+        masses = np.cumsum(np.repeat(asked.weights, rest.shape[1])[order])
+        width = sizes[order[np.searchsorted(masses, _COVERED * masses[-1])]]
         spread = (width / _NORMAL) ** 2
         return self._committed(draft, weights, spread=float(spread), **given)
 
