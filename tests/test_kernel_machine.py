@@ -169,6 +169,15 @@ def test_weights_are_repetitions_of_rows():
     assert_allclose(others, judged, atol=1e-5)
 
 
+def test_residuals_that_are_not_kept_are_computed_again(monkeypatch):
+    _, kept, judged, _ = fitted(3, KERNELS[0], SMALL)
+    monkeypatch.setattr(members, "_KEPT", 0)
+    _, member, others, _ = fitted(3, KERNELS[0], SMALL)
+    assert not member.ground.residuals and not kept.ground.residuals
+    assert_allclose(others, judged, atol=1e-5)
+    assert_allclose(member.values(COLUMNS), kept.values(COLUMNS), atol=1e-5)
+
+
 def test_a_scale_of_nothing_makes_rows_equal():
     given = asked("numbers", SMALL)
     half = Half({"laplacian": [None, np.float32([1, 0, 0])]}, JUDGES)

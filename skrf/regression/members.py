@@ -28,6 +28,7 @@ _ALPHAS = (0.02, 0.1, 0.5, 2.0, 8.0, 32.0)
 _LEAST_ALPHA = 1e-4  # smaller ones are lost in the rounding of kernels in float32
 _STEPS = 5  # of a climb
 _SAME = 1e-5  # relative difference of errors that does not matter
+_KEPT = 2**26  # numbers of the residuals of all leaves that are kept
 _BLOCK = 2**25  # numbers of a kernel that are held at once
 _MOST_LOGIT, _LEAST_VARIANCE = 6.0, 0.02  # of a logistic step
 
@@ -139,26 +140,31 @@ class MemberGround(Ground):
     ----------
     scales : ndarray or None, default=None
         What turns columns into coordinates.
-    matrix : ndarray of shape (m, m) or None, default=None
-        The kernel of all rows, where they are one leaf.
+    residuals : dict, default={}
+        Residual kernels of whole leaves and their features by number, if there are not too many.
     """
 
     scales: np.ndarray | None = None
-    matrix: np.ndarray | None = None
+    residuals: dict = field(default_factory=dict)
 
     def located(self, X):
         """Return the coordinates of rows, and their leaves."""
         coordinates = scaled(X, self.scales)
         return coordinates, self.tree.leaf_of(coordinates)
 
-    def within(self, distinct, b):
-        """Return the kernel of the rows of a leaf, to be overwritten, and their features."""
-        if self.matrix is None:
-            return super().within(distinct, b)
-        kept = distinct.kept
-        whole = len(kept) == len(self.X)
-        matrix = self.matrix.copy() if whole else self.matrix[np.ix_(kept, kept)]
-        return matrix, np.zeros((len(kept), 0), np.float32)
+    def residual(self, rows):
+        """Return the residual kernel of distinct rows of one leaf, and their features."""
+        b = int(self.leaf_at(rows[0]))
+        leaf = np.arange(*self.bounds[b : b + 2])
+        if b not in self.residuals:
+            if len(self.X) * len(leaf) > _KEPT:
+                return super().residual(rows)
+            self.residuals[b] = super().residual(leaf)
+        residual, features = self.residuals[b]
+        if len(rows) == len(leaf):
+            return residual.copy(), features
+        rows = rows - leaf[0]
+        return residual[np.ix_(rows, rows)], features[rows]
 
     def features(self, X):
         """Return the features of rows; none for a single leaf, which is exact."""
@@ -167,7 +173,7 @@ class MemberGround(Ground):
         return self.landmarks.features(X)
 
     def __getstate__(self):
-        return vars(self) | {"matrix": None}
+        return vars(self) | {"residuals": {}}
 
 
 @dataclass(frozen=True)
@@ -250,10 +256,12 @@ class Scene:
     def ground(self, kernel, width):
         """Return the ground at a width in units of the median distance."""
         width = width * self.unit
-        matrix = None if self.distances is None else kernel.at(self.distances, width)
+        residuals = {}
+        if self.distances is not None:
+            residuals[0] = kernel.at(self.distances, width), np.zeros((len(self.X), 0), np.float32)
         landmarks = Landmarks(kernel, width, self.points)
         given = None, landmarks, self.tree, self.X, self.bounds, self.number
-        return MemberGround(*given, self.scales, matrix)
+        return MemberGround(*given, self.scales, residuals)
 
 
 # ---------------------------------------------------------------- what is asked
@@ -545,15 +553,11 @@ class Member:
 
     def at_training_rows(self):
         """Return the regressions at the distinct rows, (m, V)."""
-        ground = self.ground
-        if ground.matrix is not None:
-            return ground.matrix @ self.rows + self.intercept
-        parts = []
+        ground, parts = self.ground, []
         for b in range(ground.tree.n_leaves):
-            leaf = ground.leaf(b)
-            phi = ground.features(ground.X[leaf])
-            near = ground.kernel(ground.X[leaf], ground.X[leaf]) @ self.rows[leaf]
-            parts.append(phi @ (self.coef - self.far[b]) + near)
+            rows = np.arange(*ground.bounds[b : b + 2])
+            residual, features = ground.residual(rows)
+            parts.append(features @ self.coef + residual @ self.rows[rows])
         return np.concatenate(parts) + self.intercept
 
     def deviations(self, X):
@@ -617,6 +621,7 @@ def member_of(asked, kernel, point, half):
     for rows, left in judged:
         values[rows, start : start + left.shape[1]] = left
         start += left.shape[1]
+    ground.residuals.clear()  # members are many
     return member, values[half.judge], variances
 
 
