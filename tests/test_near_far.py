@@ -502,10 +502,10 @@ def test_leaves_of_a_search_are_the_same_for_all_sigmas_and_stand_for_all(model,
     monkeypatch.setattr(near_far, "_SEARCHED", 30)
     shares, kept, solve = [], [], near_far.solve_near_far
 
-    def spied(ground, distinct, means, alpha, share=1.0):
+    def spied(ground, distinct, means, alpha, share=1.0, **options):
         shares.append(share)
         kept.append(len(distinct.kept))
-        return solve(ground, distinct, means, alpha, share)
+        return solve(ground, distinct, means, alpha, share, **options)
 
     monkeypatch.setattr(near_far, "solve_near_far", spied)
     targets = y[:, 0] if model is ApproxKernelRidgeCV else np.digitize(y[:, 0], [-0.5, 0.5])

@@ -590,7 +590,8 @@ def member_of(asked, kernel, point, half):
             distinct = ground.part(rows, asked.weights[rows])
             fit = fits.pop(0) if is_logistic and fits else None
             if fit is None:
-                fit = solve_near_far(ground, distinct, distinct.means(targets), alpha)
+                given = ground, distinct, distinct.means(targets), alpha
+                fit = solve_near_far(*given, judges=not is_logistic)
             of_rows, working = alpha, targets
             if is_logistic:
                 working, of_rows = logistic_step(fit, distinct, targets, alpha)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.blas import dtrmm, strmm
-from scipy.linalg.lapack import dpotrf, dtrtri, spotrf, strtri
+from scipy.linalg.lapack import dpotrf, dpotrs, dtrtri, spotrf, spotrs, strtri
 
 from .._arrays import is_array_api, like, to_host
 from .._threads import run_all
@@ -370,7 +370,7 @@ class Leaf:
 
 
 def factor_of(S, least):
-    """Return C with C'C the inverse of a positive definite matrix, in float32 where that is safe.
+    """Return the lower Cholesky factor of a positive definite matrix, in float32 where it is safe.
 
     It is where the smallest number on the diagonal of the noise is at least 1e-4 of that of the
     kernel, and the solution for random signs, which excite all eigenvectors alike, has a residual
@@ -379,10 +379,8 @@ def factor_of(S, least):
     if least >= _SINGLE_ALPHA and S.diagonal().max(initial=0.0) < np.finfo(np.float32).max:
         lower, info = spotrf(S.T.astype(np.float32), lower=1, clean=1, overwrite_a=1)
         if not info:
-            lower, info = strtri(lower, lower=1, overwrite_c=1)
-        if not info:
             probe = np.random.default_rng(0).choice([-1.0, 1.0], len(S))
-            solution = lower.T @ (lower @ probe.astype(np.float32))
+            solution, _ = spotrs(lower, probe, lower=1)
             if np.abs(S @ solution - probe).max() <= _SINGLE_ERROR:
                 return lower
     lower, info = dpotrf(S, lower=1, clean=1)
@@ -390,10 +388,16 @@ def factor_of(S, least):
         raise LinAlgError(
             f"alpha is lost in the rounding of a leaf of {len(S)} rows: pass a larger alpha."
         )
-    return dtrtri(lower, lower=1, overwrite_c=1)[0]
+    return lower
 
 
-def leaf_of(ground, distinct, b, noise, targets):
+def inverse_root(lower):
+    """Return C with C'C the inverse of a matrix, given its factor, which is overwritten."""
+    invert = strtri if lower.dtype == np.float32 else dtrtri
+    return invert(lower, lower=1, overwrite_c=1)[0]
+
+
+def leaf_of(ground, distinct, b, noise, targets, judges=True):
     """Return a `Leaf`.
 
     Parameters
@@ -408,16 +412,25 @@ def leaf_of(ground, distinct, b, noise, targets):
         What is added to the diagonal.
     targets : ndarray of shape (m, T)
         Targets.
+    judges : bool, default=True
+        Whether the diagonal of the inverse is wanted, which takes most of the time.
     """
     rows = distinct.leaf(b)
     S, features = ground.residual(distinct.kept[rows])
     np.einsum("ii->i", S)[...] += noise[rows]
-    root = factor_of(S, noise[rows].min(initial=np.inf))
-    times = strmm if root.dtype == np.float32 else dtrmm
-    sides = times(1.0, root, np.hstack([features, targets[rows]]), lower=1)
-    through, inner = times(1.0, root, sides, lower=1, trans_a=1), (sides.T @ sides).astype(float)
-    inverse, n = np.einsum("ij,ij->j", root, root).astype(float), features.shape[1]
-    return Leaf(inner[:n, :n], inner[:n, n:], through[:, :n], through[:, n:], inverse)
+    lower = factor_of(S, noise[rows].min(initial=np.inf))
+    sides, n = np.hstack([features, targets[rows]]).astype(lower.dtype), features.shape[1]
+    if not judges:
+        solve = spotrs if lower.dtype == np.float32 else dpotrs
+        through, inverse = solve(lower, sides, lower=1)[0], np.nan
+        inner = (sides[:, :n].T @ through).astype(float)
+    else:
+        root, times = inverse_root(lower), strmm if lower.dtype == np.float32 else dtrmm
+        halves = times(1.0, root, sides, lower=1)
+        through = times(1.0, root, halves, lower=1, trans_a=1)
+        inner = (halves[:, :n].T @ halves).astype(float)
+        inverse = np.einsum("ij,ij->j", root, root).astype(float)
+    return Leaf(inner[:, :n], inner[:, n:], through[:, :n], through[:, n:], inverse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -461,7 +474,7 @@ class NearFar:
         return self.inverse - self.coef[:, -1] ** 2 / self.total
 
 
-def solve_near_far(ground, distinct, means, alpha, share=1.0):
+def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
     """Return the `NearFar` of targets' means at the distinct rows, (m, T).
 
     Parameters
@@ -475,10 +488,12 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0):
     share : float, default=1.0
         The share of all rows that these are, where whole leaves stand for all: what leaves add up
         to is divided by it.
+    judges : bool, default=True
+        Whether `left_out` or a posterior is wanted.
     """
     numbers = np.flatnonzero(np.diff(distinct.bounds)).tolist()
     noise, targets = alpha / distinct.totals, np.column_stack([means, np.ones(len(means))])
-    leaves = run_all(lambda b: leaf_of(ground, distinct, b, noise, targets), numbers)
+    leaves = run_all(lambda b: leaf_of(ground, distinct, b, noise, targets, judges), numbers)
     gram, cross = sum(leaf.gram for leaf in leaves), sum(leaf.cross for leaf in leaves)
     gram, cross = gram / share, cross / share
     lower = cholesky(np.eye(len(gram)) + gram, lower=True)
@@ -488,6 +503,8 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0):
     for b, leaf in zip(numbers, leaves, strict=True):
         rows = distinct.leaf(b)
         coef[rows] = leaf.targets - leaf.features @ beta
+        if not judges:
+            continue
         through = leaf.features @ root.astype(leaf.features.dtype)
         inverse[rows] = leaf.inverse - np.einsum("ij,ij->i", through, through, dtype=float)
     sums = coef.sum(axis=0)
@@ -620,7 +637,7 @@ class Spread:
             r = ground.kernel(coordinates[here], ground.X[rows]) - phi @ known.T
             S = ground.kernel(ground.X[rows], ground.X[rows]) - known @ known.T
             np.einsum("ii->i", S)[...] += self.noise[rows]
-            root = factor_of(S, 0.0)
+            root = inverse_root(factor_of(S, 0.0))
             rooted = root @ r.T
             through = (phi - rooted.T @ (root @ known)) @ solution.root
             gaps = 1 - phi @ solution.beta[:, -1] - r @ solution.coef[rows, -1]
@@ -721,7 +738,7 @@ class NearFarRows:
                 continue
             distinct = ground.part(rows, self.weights[rows])
             means = distinct.means(targets)
-            solution = solve_near_far(ground, distinct, means, alpha)
+            solution = solve_near_far(ground, distinct, means, alpha, judges=sizes is not None)
             beta, coef = solution.centred
             of_rows = np.zeros((n_rows, coef.shape[1]))
             of_rows[distinct.kept] = coef
