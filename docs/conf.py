@@ -91,6 +91,7 @@ _gallery = [
     "which_map",
     "couplings",
     "stream",
+    "kernel_machine",
     "uncertainty",
     "drift",
     "attention_matrices",

@@ -1,6 +1,6 @@
 """
 Near rows exact, far rows through landmarks; and which columns matter
-======================================================================
+=====================================================================
 
 Two ideas of the kernel machine. Left: a few landmarks cannot follow a wiggly function; with the
 exact kernel within leaves of 50 rows they can, in time linear in the rows. Right: the scales that a
@@ -57,3 +57,10 @@ right.set(xlabel="share", yticks=places, yticklabels=[f"column {k}" for k in pla
 right.invert_yaxis()
 right.legend(fontsize=8)
 plt.show()
+
+# %%
+# Leaves are as good as the exact kernel here, and the four columns that matter are found.
+
+errors = {name: np.std(curve - np.sin(grid[:, 0] ** 1.6)) for name, curve in curves.items()}
+assert errors["and leaves of 50 rows"] < errors["6 landmarks"] / 4
+assert set(np.argsort(-model.feature_importances_)[:4]) == {0, 1, 2, 3}
