@@ -21,361 +21,23 @@ takes paired standard errors; what is there is not run again.
 import argparse
 import importlib.util
 import json
-import os
 import pickle
-import re
 import time
 import warnings
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from sklearn import datasets
-from sklearn.compose import make_column_selector, make_column_transformer
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
-from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import train_test_split
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.svm import SVC, SVR
+from _tables import METHODS, MOST_ROWS_OF, NEEDS, OURS, PEER, all_sets, load, losses, parts, spread
 from threadpoolctl import threadpool_limits
 
-import skrf
-
 FOLDER = Path(__file__).parents[1] / "docs" / "benchmarks"
-OURS, PEER = "kernel-machine", "lightgbm-tuned"
-MOST_ROWS, N_TEST, FEWEST_OF_A_CLASS = 40_000, 3000, 12
-BUNDLED = ("breast_cancer", "digits", "iris", "wine")
-REGRESSIONS = {  # a column of a set of the folders, or a set that is bundled or generated
-    **{"wine_white_quality": ("wine_white", 11), "abalone_rings": ("abalone", 8)},
-    **{"dry_bean_extent": ("dry_bean", 9), "magic04_distance": ("magic04", 9)},
-    **dict.fromkeys(("diabetes", "friedman1", "friedman2", "friedman3")),
-}
-OF_STATSMODELS = {  # targets; those of two names are the first and what is left out
-    **{"randhie": ["mdvis"], "fair": ["affairs"], "anes96": ["PID", "vote"]},
-    **{"star98": ["NABOVE", "NBELOW"], "grunfeld": ["invest"], "engel": ["foodexp"]},
-}
-
-
-# ------------------------------------------------------------------------------------------- sets
-def files(variable):
-    """Return {name: path} of the tables of a folder."""
-    paths = sorted(Path(os.environ[variable]).glob("*.csv*")) if variable in os.environ else []
-    return {path.name.split(".")[0]: path for path in paths}
-
-
-def facts_of_mixed():
-    """Return {name: (is a regression, names of the categories)} as the folder's README says."""
-    if not files("SKRF_MIXED_DIR"):
-        return {}
-    lines = (Path(os.environ["SKRF_MIXED_DIR"]) / "README.md").read_text("utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
-    known = files("SKRF_MIXED_DIR")
-    return {
-        row[0]: (row[1] == "regression", [name for name in row[4].split(", ") if name != "-"])
-        for row in rows
-        if row[0] in known
-    }
-
-
-def all_sets():
-    """Return {name: group}, of what the folders and the installed packages offer."""
-    of_folders = [*files("SKRF_UCI_DIR"), *files("SKRF_TABLES_DIR")]
-    groups = dict.fromkeys(of_folders, "clean")
-    groups |= {"chess_strings": "apart"} if "chess" in groups else {}
-    groups |= dict.fromkeys(facts_of_mixed(), "mixed") | dict.fromkeys(BUNDLED, "bundled")
-    for name, of in REGRESSIONS.items():
-        groups |= {name: "regression"} if of is None or of[0] in of_folders else {}
-    if importlib.util.find_spec("statsmodels"):
-        groups |= {name: "bundled" if name == "anes96" else "regression" for name in OF_STATSMODELS}
-    return groups
-
-
-def load(name):
-    """Return a frame of numbers and categories, a target, and whether it is a number."""
-    of_folders = files("SKRF_UCI_DIR") | files("SKRF_TABLES_DIR")
-    is_number, mixed = name in REGRESSIONS or name in OF_STATSMODELS, facts_of_mixed()
-    if name in mixed:
-        is_number, categories = mixed[name]
-        types = dict.fromkeys(categories, "str")
-        X = pd.read_csv(files("SKRF_MIXED_DIR")[name], dtype=types)
-        y = X.pop("target").to_numpy()
-    elif name in OF_STATSMODELS:
-        import statsmodels.datasets
-
-        X = getattr(statsmodels.datasets, name).load_pandas().data
-        columns = [X.pop(column).to_numpy(float) for column in OF_STATSMODELS[name]]
-        y, is_number = columns[0], name != "anes96"
-        if name in ("randhie", "fair"):  # many zeros and a long tail
-            y = np.log1p(y)
-        elif name == "star98":  # the share above the median
-            y = y / (columns[0] + columns[1])
-    elif name in BUNDLED or name == "diabetes":
-        X, y = getattr(datasets, f"load_{name}")(return_X_y=True, as_frame=True)
-        y = y.to_numpy()
-    elif name.startswith("friedman"):
-        X, y = getattr(datasets, f"make_{name}")(30_000, random_state=0)
-        y = y + np.random.default_rng(7).normal(size=len(y)) * 0.3 * y.std()
-    else:
-        of, column = REGRESSIONS.get(name, (name.removesuffix("_strings"), None))
-        X = pd.read_csv(of_folders[of], header=None)
-        label = X.pop(X.columns[-1])
-        if is_number:
-            y = (label if column == X.shape[1] else X.pop(column)).to_numpy(float)
-        else:
-            y = label.astype(str).to_numpy()
-    X = pd.DataFrame(X)
-    for column in X.columns:
-        is_text = not pd.api.types.is_numeric_dtype(X[column])
-        X[column] = X[column].astype("category" if is_text else float)
-        if is_text and name == "chess":
-            X[column] = X[column].cat.codes.astype(float)
-    X.columns = [re.sub(r"\W", "_", f"c{c}" if isinstance(c, int) else c) for c in X.columns]
-    if not is_number:
-        _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
-        is_kept = counts[codes] >= FEWEST_OF_A_CLASS
-        X, y = X[is_kept].reset_index(drop=True), np.unique(codes[is_kept], return_inverse=True)[1]
-    return X, y, is_number
-
-
-def parts(y, is_number, seed, **sizes):
-    """Return row numbers of two parts, stratified where each class has rows enough."""
-    rows = np.arange(len(y))
-    try:
-        labels = None if is_number else y
-        return train_test_split(rows, random_state=seed, stratify=labels, **sizes)
-    except ValueError:
-        return train_test_split(rows, random_state=seed, **sizes)
-
-
-# ---------------------------------------------------------------------------------------- methods
-def losses(P, codes):
-    """Return the log loss of each row."""
-    P = np.clip(P, 1e-6, None)
-    return -np.log(P[np.arange(len(P)), codes] / P.sum(axis=1))
-
-
-def spread(P, classes, n_classes):
-    """Return probabilities with a column for each class, also for those without training rows."""
-    out = np.zeros((len(P), n_classes))
-    out[:, np.asarray(classes, int)] = P
-    return out
-
-
-def encoder():
-    """Return scaled numbers, indicators of gaps, and categories as 0 and 1."""
-    numbers = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler())
-    return make_column_transformer(
-        (numbers, make_column_selector(dtype_include="number")),
-        (
-            OneHotEncoder(handle_unknown="ignore", sparse_output=False),
-            make_column_selector(dtype_include="category"),
-        ),
-    )
-
-
-class TunedLightGBM:
-    """The best of ten configurations, by accuracy (or squared error) and by log loss."""
-
-    def __init__(self, is_number, seed):
-        self.is_number, self.seed = is_number, seed
-
-    def configurations(self):
-        rng = np.random.default_rng(self.seed)
-
-        def log_uniform(low, high):
-            return float(np.exp(rng.uniform(np.log(low), np.log(high))))
-
-        yield {"learning_rate": 0.1, "num_leaves": 31, "min_child_samples": 20}
-        for _ in range(9):
-            yield {
-                "learning_rate": log_uniform(0.03, 0.2),
-                "num_leaves": int(log_uniform(6, 100)),
-                "min_child_samples": int(log_uniform(2, 60)),
-                "colsample_bytree": float(rng.uniform(0.4, 1)),
-                "subsample": float(rng.uniform(0.6, 1)),
-                "subsample_freq": 1,
-                "reg_lambda": log_uniform(1e-3, 10),
-                "min_split_gain": float(rng.choice([0, 0, 0.05])),
-            }
-
-    def fit(self, X, y):
-        import lightgbm
-
-        results, n_classes = [], int(y.max()) + 1
-        train, valid = parts(y, self.is_number, 0, test_size=0.2)
-        for options in self.configurations():
-            model = boosted(self.is_number, n_estimators=1000, **options).fit(
-                X.iloc[train],
-                y[train],
-                eval_set=[(X.iloc[valid], y[valid])],
-                callbacks=[lightgbm.early_stopping(25, verbose=False)],
-            )
-            n_trees = int(1.1 * max(model.best_iteration_ or 1000, 5))
-            if self.is_number:
-                error = loss = np.mean((model.predict(X.iloc[valid]) - y[valid]) ** 2)
-            else:
-                P = spread(model.predict_proba(X.iloc[valid]), model.classes_, n_classes)
-                loss = losses(P, y[valid]).mean()
-                error = np.mean(P.argmax(axis=1) != y[valid]) + 1e-3 * loss
-            results.append((error, loss, options | {"n_estimators": n_trees}))
-        best = [min(results, key=lambda result: result[which])[2] for which in (0, 1)]
-        self.of_labels = boosted(self.is_number, **best[0]).fit(X, y)
-        self.of_probabilities = self.of_labels
-        if best[1] != best[0]:
-            self.of_probabilities = boosted(self.is_number, **best[1]).fit(X, y)
-        self.classes_ = getattr(self.of_labels, "classes_", None)
-        return self
-
-    def predict(self, X):
-        return self.of_labels.predict(X)
-
-    def predict_proba(self, X):
-        return self.of_probabilities.predict_proba(X)
-
-
-def boosted(is_number, **options):
-    import lightgbm
-
-    kind = lightgbm.LGBMRegressor if is_number else lightgbm.LGBMClassifier
-    return kind(n_jobs=1, verbose=-1, random_state=0, **options)
-
-
-class TunedSVC:
-    """C and gamma by a fifth of the training rows; a temperature makes probabilities of scores."""
-
-    def __init__(self, is_number, seed):
-        self.is_number = is_number
-
-    def fit(self, X, y):
-        self.encoder = encoder()
-        X = self.encoder.fit_transform(X)
-        self.shift, self.factor = (y.mean(), y.std()) if self.is_number else (0, 1)
-        y, kind = (y - self.shift) / self.factor if self.is_number else y, SVR
-        kind = SVR if self.is_number else SVC
-        train, valid = parts(y, self.is_number, 0, test_size=0.2)
-        grid = [(C, g / (X.shape[1] * X.var())) for C in (1, 10, 100) for g in (0.1, 0.3, 1, 3)]
-        models = [kind(C=C, gamma=gamma).fit(X[train], y[train]) for C, gamma in grid]
-        best = max(models, key=lambda model: model.score(X[valid], y[valid]))
-        self.model = kind(C=best.C, gamma=best.gamma).fit(X, y)
-        if not self.is_number:
-            self.classes_, n_classes = self.model.classes_, int(y.max()) + 1
-            D = best.decision_function(X[valid])
-            self.temperature = min(
-                np.geomspace(0.2, 50, 40),
-                key=lambda t: losses(
-                    spread(softmax(t * D), best.classes_, n_classes), y[valid]
-                ).mean(),
-            )
-        return self
-
-    def predict(self, X):
-        out = self.model.predict(self.encoder.transform(X))
-        return out * self.factor + self.shift if self.is_number else out
-
-    def predict_proba(self, X):
-        return softmax(self.temperature * self.model.decision_function(self.encoder.transform(X)))
-
-
-def softmax(D):
-    D = np.column_stack([-D, D]) if D.ndim == 1 else D
-    E = np.exp(D - D.max(axis=1, keepdims=True))
-    return E / E.sum(axis=1, keepdims=True)
-
-
-class CatBoost:
-    """Defaults; gaps in categories are a level."""
-
-    def __init__(self, is_number, seed):
-        import catboost
-
-        kind = catboost.CatBoostRegressor if is_number else catboost.CatBoostClassifier
-        options = {"thread_count": 1, "allow_writing_files": False, "random_seed": 0}
-        self.model = kind(verbose=0, **options)
-
-    def frame(self, X):
-        texts = {name: X[name].astype(object).fillna("gap") for name in X.select_dtypes("category")}
-        return X.assign(**texts)
-
-    def fit(self, X, y):
-        self.model.fit(self.frame(X), y, cat_features=list(X.select_dtypes("category")))
-        self.classes_ = getattr(self.model, "classes_", None)
-        return self
-
-    def predict(self, X):
-        return np.ravel(self.model.predict(self.frame(X)))
-
-    def predict_proba(self, X):
-        return self.model.predict_proba(self.frame(X))
-
-
-class XRFM:
-    """Defaults on the processor, with a fifth of the training rows for its own choices."""
-
-    def __init__(self, is_number, seed):
-        import xrfm
-
-        self.is_number, self.encoder = is_number, encoder()
-        self.model = xrfm.xRFM(device="cpu", n_threads=1, random_state=0, verbose=False)
-
-    def fit(self, X, y):
-        X = self.encoder.fit_transform(X).astype(np.float32)
-        train, valid = parts(y, self.is_number, 0, test_size=0.2)
-        self.classes_, y = (None, y) if self.is_number else np.unique(y, return_inverse=True)
-        self.shift, self.factor = (y.mean(), y.std()) if self.is_number else (0, 1)
-        y = ((y - self.shift) / self.factor).astype(np.float32) if self.is_number else y
-        self.model.fit(X[train], y[train], X[valid], y[valid])
-        return self
-
-    def predict(self, X):
-        if not self.is_number:
-            return self.classes_[self.predict_proba(X).argmax(axis=1)]
-        out = self.model.predict(self.encoder.transform(X).astype(np.float32))
-        return np.ravel(out) * self.factor + self.shift
-
-    def predict_proba(self, X):
-        return np.asarray(self.model.predict_proba(self.encoder.transform(X).astype(np.float32)))
-
-
-def choice(classifier, regressor, is_encoded=False, **options):
-    """Return a method that makes one of two estimators."""
-
-    def make(is_number, seed):
-        model = (regressor if is_number else classifier)(**options)
-        if "random_state" in model.get_params():
-            model.set_params(random_state=seed)
-        return make_pipeline(encoder(), model) if is_encoded else model
-
-    return make
-
-
-def linear(is_number, seed):
-    model = RidgeCV(np.logspace(-2, 4, 13)) if is_number else LogisticRegression(max_iter=2000)
-    return make_pipeline(encoder(), model)
-
-
-METHODS = {
-    OURS: lambda is_number, seed: (
-        skrf.KernelMachineRegressor if is_number else skrf.KernelMachineClassifier
-    )(random_state=seed),
-    PEER: TunedLightGBM,
-    "lightgbm": lambda is_number, seed: boosted(is_number),
-    "hist-gradient-boosting": choice(HistGradientBoostingClassifier, HistGradientBoostingRegressor),
-    "catboost": CatBoost,
-    "xrfm": XRFM,
-    "svc-tuned": TunedSVC,
-    "random-forest": choice(RandomForestClassifier, RandomForestRegressor, True, n_estimators=300),
-    "linear": linear,
-    "ridge-search": choice(skrf.ApproxKernelRidgeClassifierCV, skrf.ApproxKernelRidgeCV, True),
-}
-NEEDS = {PEER: "lightgbm", "lightgbm": "lightgbm", "catboost": "catboost", "xrfm": "xrfm"}
-MOST_ROWS_OF = {"svc-tuned": 10_000}
+MEASURES = ("accuracy", "log_loss", "calibration_error", "r2", "fit", "predict", "mb")
+MOST_ROWS, N_TEST = 40_000, 3000
 
 
 # --------------------------------------------------------------------------------------- measures
@@ -417,7 +79,11 @@ def measure(method, name, n_rows, seed):
 
 
 def intervals(z, mean, std, level=1.645):
-    """Return coverage and scores of 90 % intervals; those of constant width have the same mean."""
+    """Return coverage, also by quarters of the predictions, and scores of 90 % intervals.
+
+    Scores are in standard deviations of the target; the smaller, the better. The constant width is
+    that of the root mean square of the standard deviations.
+    """
 
     def score(width):
         return np.mean(2 * width + 20 * np.maximum(np.abs(z - mean) - width, 0)) / z.std()
@@ -471,7 +137,112 @@ def run(options):
                 print(f"{name} {seed} {method}: {figures}", flush=True)
 
 
-MEASURES = ("accuracy", "log_loss", "calibration_error", "r2", "fit", "predict", "mb")
+# ----------------------------------------------------------------------------------------- report
+def gains(folder, name, n_rows, splits, method):
+    """Return means and standard errors of the difference to the peer.
+
+    The score is the accuracy, or R2. Errors are those over the test rows, where one of several
+    splits counts once, and those over the splits.
+    """
+    frames, means = [], []
+    for seed in splits:
+        mine, theirs = (
+            np.load(folder / f"{name}_{n_rows}_{seed}_{by}.npz") for by in (method, PEER)
+        )
+        loss = mine["loss"] - theirs["loss"]
+        score = mine["correct"].astype(float) - theirs["correct"] if "correct" in mine else -loss
+        frames.append(pd.DataFrame({"gain": score, "loss_gain": loss}, index=mine["row"]))
+        means.append(frames[-1].mean())
+    means = pd.DataFrame(means)
+    centred = pd.concat([(frame - frame.mean()) / len(frame) / len(means) for frame in frames])
+    errors = np.sqrt(np.square(centred.groupby(level=0).sum()).sum())
+    of_splits = means.std() / np.sqrt(len(means))
+    return {
+        **means.mean(),
+        **errors.add_suffix("_se"),
+        **of_splits.add_suffix("_se_of_splits"),
+    }
+
+
+def compared(folder):
+    """Return means over splits for each limit of rows, set and method, and gains over the peer."""
+    keys = ["rows", "group", "set", "method"]
+    groups = pd.DataFrame(stored(folder).values()).groupby(keys)
+    splits = groups["split"].agg(set).to_dict()
+    differences = {}
+    for key in splits:
+        n_rows, group, name, method = key
+        common = splits[key] & splits.get((n_rows, group, name, PEER), set())
+        if common and method != PEER:
+            differences[key] = gains(folder, name, n_rows, sorted(common), method)
+    table = groups.mean(numeric_only=True).rename(columns={"split": "splits"})
+    table["splits"] = groups.size()
+    return table.join(pd.DataFrame(differences).T.rename_axis(keys)).reset_index()
+
+
+def summary(table, ours):
+    """Print how a method compares with the peer, for each limit of rows and group."""
+    both = table[(table["method"] == ours) & table["gain"].notna()]
+    peers = table[table["method"] == PEER]
+    both = both.merge(peers, on=["rows", "group", "set"], suffixes=("", "_peer"))
+    print(f"{ours} minus {PEER}, means over sets (in brackets, how many it wins)")
+    for (n_rows, group, is_number), sets in both.groupby(["rows", "group", both["n_classes"] == 0]):
+        gain, worst = sets["gain"], sets.loc[sets["gain"].idxmin()]
+        text = f"{'R2' if is_number else 'accuracy'} {gain.mean():+.4f} ({(gain > 0).sum()})"
+        if not is_number:
+            loss, errors = sets["loss_gain"], sets[["calibration_error", "calibration_error_peer"]]
+            text += f", log loss {loss.mean():+.4f} ({(loss < 0).sum()}), calibration error "
+            text += "{:.4f} against {:.4f}".format(*errors.mean())
+        text += f"; worst {worst['set']} {worst['gain']:+.4f} +- {worst['gain_se']:.4f}"
+        print(f"{n_rows:6,} rows, {group}, {len(sets)} sets: {text}")
+    for n_rows, sets in both.groupby("rows"):
+        behind = sets["set"][sets["gain"] + 0.015 + 2 * sets["gain_se"] < 0]
+        text = ", ".join(behind) or "none"
+        print(f"{n_rows:6,} rows: more than 1.5 points and two standard errors behind: {text}")
+        for group, some in sets.groupby(sets["n_classes"] > 10):
+            mine, theirs = some["fit"].sum(), some["fit_peer"].sum()
+            text = "more than ten classes" if group else "others"
+            print(f"        CPU s, {text}: {mine:.1f} / {theirs:.1f} = {mine / theirs:.2f}")
+        if "coverage" in sets and sets["coverage"].notna().any():
+            means = sets.filter(regex="^(coverage|interval_score)[a-z_1-4]*$").mean()
+            means = means[[name for name in means.index if not name.endswith("_peer")]]
+            text = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
+            print(f"        90 % intervals: {text}")
+
+
+def plot(table, n_rows):
+    """Draw accuracy against seconds, both relative to the peer."""
+    is_shown = (table["rows"] == n_rows) & (table["n_classes"] > 0) & (table["group"] != "apart")
+    table = table[is_shown & table["method"].isin(METHODS)]
+    peers = table[table["method"] == PEER].set_index("set")
+    table = table[table["set"].isin(peers.index)].fillna({"gain": 0.0})
+    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for method, rows in table.groupby("method"):
+        ratio = rows["fit"].sum() / peers["fit"][rows["set"]].sum()
+        gain, error = 100 * rows["gain"].mean(), 100 * rows["gain"].sem()
+        colour = "#D55E00" if method == OURS else "#0072B2"
+        axis.errorbar(ratio, gain, error, fmt="o", color=colour, capsize=3)
+        place = {"xytext": (6, 5), "textcoords": "offset points", "color": colour}
+        axis.annotate(method.replace("-", " "), (ratio, gain), fontsize=9, **place)
+    axis.axhline(0, color="0.7", lw=1, zorder=0)
+    axis.set(
+        xscale="log",
+        xlabel="CPU time of fits, relative to tuned LightGBM",
+        ylabel="accuracy minus tuned LightGBM, points",
+        title=f"{len(peers)} classification sets, at most {n_rows:,} training rows",
+    )
+    axis.margins(x=0.15)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(FOLDER / "tables.png", dpi=110)
+
+
+def report(options):
+    table = compared(options.cache)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    of_docs = table[table["method"].isin(METHODS)].dropna(axis=1, how="all")
+    of_docs.to_csv(FOLDER / "tables.csv", index=False, float_format="%.4g")
+    summary(table, options.report)
+    plot(table, options.rows)
 
 
 def main():
@@ -481,7 +252,10 @@ def main():
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "skrf_tables")
+    parser.add_argument("--report", nargs="?", const=OURS, help="of this method; runs nothing")
     options = parser.parse_args()
+    if options.report:
+        return report(options)
     warnings.simplefilter("ignore")  # of peers
     with threadpool_limits(1):
         run(options)
