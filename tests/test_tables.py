@@ -59,6 +59,9 @@ def test_measures(tables):
     assert tables.calibration_error(P, codes) < 0.015  # 15 bins of standard error .01
     sure = np.column_stack([np.ones(10), np.zeros(10)])
     assert_allclose(tables.calibration_error(sure, np.arange(10) % 2), 0.5)
+    shy = np.column_stack([np.repeat([0.6, 0.9], 10), np.repeat([0.4, 0.1], 10)])
+    codes = np.repeat([0, 1, 0], [10, 5, 5])  # all right at .6 and half of them at .9
+    assert_allclose(tables.calibration_error(shy, codes, n_bins=2), 0.4)
     std = np.where(np.arange(len(p)) % 2, 1.0, 0.1)
     mean = rng.normal(size=len(p))
     found = tables.intervals(mean + std * rng.normal(size=len(p)), mean, std)
