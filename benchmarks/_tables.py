@@ -30,6 +30,18 @@ from sklearn.svm import SVC, SVR
 import skrf
 
 OURS, PEER = "kernel-machine", "lightgbm-tuned"
+NAMES = {  # of METHODS, in pictures and tables
+    OURS: "kernel machine",
+    PEER: "tuned LightGBM",
+    "lightgbm": "LightGBM",
+    "hist-gradient-boosting": "HistGradientBoosting",
+    "catboost": "CatBoost",
+    "xrfm": "xRFM",
+    "svc-tuned": "tuned SVC",
+    "random-forest": "random forest",
+    "linear": "logistic regression",
+    "ridge-search": "ridge on landmarks",
+}
 FEWEST_OF_A_CLASS = 12
 BUNDLED = ("breast_cancer", "digits", "iris", "wine")
 REGRESSIONS = {  # a column of a set of the folders, or a set that is bundled or generated
