@@ -51,8 +51,9 @@ def test_block_runs_on_its_own(path, line, code, tmp_path, monkeypatch):
     assert re.search(r"^ *assert ", code, re.MULTILINE), "a block without an assertion"
     if "load_uci(" in code and not os.environ.get("SKRF_UCI_DIR"):
         pytest.skip("SKRF_UCI_DIR is not set")
-    for name in ("dask", "hmmlearn", "performer_pytorch", "torch"):
-        if re.search(rf"^(import|from) {name}", code, re.MULTILINE):
+    for name in ("dask", "hmmlearn", "pandas", "performer_pytorch", "torch"):
+        sign = rf"^(import|from) {name}" + ("|as_frame=True" if name == "pandas" else "")
+        if re.search(sign, code, re.MULTILINE):
             pytest.importorskip(name, reason=f"{name} is not installed")
     monkeypatch.chdir(tmp_path)
     # Lines are counted from the top of the page, so that a traceback names the place. As in a

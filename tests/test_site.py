@@ -1,5 +1,6 @@
 """What the documentation is built from: versions, inventories, papers, and files that it shows."""
 
+import importlib
 import importlib.util
 import re
 import tomllib
@@ -76,3 +77,56 @@ def test_pictures_that_pages_show_exist():
             if not source.is_file():
                 missing.append(f"{page.name}: {name}")
     assert missing == []
+
+
+@pytest.fixture
+def front(monkeypatch):
+    pytest.importorskip("pandas")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("front")
+
+
+def test_tables_of_the_front_pages_are_those_of_the_benchmarks(front):
+    stale = [path.name for path, text in front.files().items() if path.read_text("utf-8") != text]
+    assert stale == [], "run python benchmarks/front.py"
+    index = (DOCS / "index.rst").read_text(encoding="utf-8")
+    assert re.findall(r"include:: benchmarks/_front_(\w+)", index) == ["pipelines", "tables"]
+
+
+def test_front_pages_have_no_other_figures(front):
+    """Outside the tables, code and what the command writes, prose gives no results."""
+    index = (DOCS / "index.rst").read_text(encoding="utf-8")
+    readme = front.README.read_text(encoding="utf-8")
+    for lines, text in (front.of_tables(), front.of_pipelines()):
+        readme = readme.replace(front.markdown(lines, text), "")
+    readme = re.sub(r"```.*?```", "", readme, flags=re.DOTALL)
+    assert len(readme.split()) > 200
+    allowed = {"2", "3"}  # of sqrt(2 gamma), and of the licence
+    options = re.compile(r"^ *(?:\.\. grid::|:).*$", re.MULTILINE)
+    assert set(re.findall(r"\d+(?:\.\d+)?", readme + options.sub("", index))) <= allowed
+
+
+def test_readme_is_short(front):
+    text = front.README.read_text(encoding="utf-8")
+    assert text.count("\n") <= 120
+    prose = re.sub(r"```.*?```|^\|.*?$|\]\([^)]*\)", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(prose.split()) <= 450
+
+
+# What people come for, and the words by which the page that answers is known.
+QUESTIONS = {
+    "classify a table": ("KernelMachineClassifier",),
+    "error bars": ("return_std=True",),
+    "features in a pipeline": ("optimalpositiverf__sigma",),
+    "attention on arrays": ("ApproxKernelAttention(",),
+    "how large is the error": ("kernel_variance", "n_components_for"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_first_page_links_to_answers(question):
+    index = (DOCS / "index.rst").read_text(encoding="utf-8")
+    cards = re.findall(r"grid-item-card:: (.*)\n +:link: (\S+)", index)
+    pages = {title.lower().rstrip("?"): link for title, link in cards}
+    text = (DOCS / f"{pages[question]}.rst").read_text(encoding="utf-8")
+    assert all(word in text for word in QUESTIONS[question])
