@@ -28,6 +28,9 @@ def test_facts_that_are_known(facts):
     closed = "variance in closed form"
     for name, column, value in (
         ("`skrf.HybridRF`", "symmetric", "no"),
+        ("`skrf.AdaptiveRF`", "symmetric", "yes"),
+        ("`skrf.AdaptiveRF` with ``asymmetric=True``", "symmetric", "no"),
+        ("`skrf.DenseExponentialRF` with ``asymmetric=True``", "symmetric", "no"),
         ("`skrf.HybridRF`", "positive", "no"),
         ("`skrf.HybridRF`", "unbiased", "yes"),
         ("`skrf.HybridRF`", closed, "iid"),

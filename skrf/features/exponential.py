@@ -45,8 +45,9 @@ def optimal_rho(mean_squared_sum, n_features):
 class OptimalPositiveRF(CenteredRandomFeatures):
     """Optimal positive features (FAVOR++): bounded exponentials fitted to the data.
 
-    Choose it by default wherever features must be positive: kernel regression, attention,
-    graphical models. Its single parameter is set in closed form from the mean of |x + y|^2 over
+    Choose it where features must be positive and the fit must be fast, in batches, or independent
+    of labels. Maps that place their projections by the data, such as `AdaptiveRF`, are often more
+    accurate. Its single parameter is set in closed form from the mean of |x + y|^2 over
     the data, and its variance grows far more slowly than that of plain positive features.
 
     %(sigma)s
