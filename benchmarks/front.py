@@ -65,7 +65,7 @@ def of_pipelines():
     lines = [["map", "accuracy, %", "CPU s", "best on", "choose it when"]]
     for name, text in MAPS.items():
         wins = sum(row[name] == max((row[own] for own in MAPS), key=float) for row in rows.values())
-        lines.append([f"`{name}`", f"{float(means[name]):.1f}", seconds[name], str(wins), text])
+        lines.append([name, f"{float(means[name]):.1f}", seconds[name], str(wins), text])
     scaled = [f"{float(means[name + SCALED]):.1f} for `{name}`" for name in list(MAPS)[:2]]
     text = f"Means over {len(rows)} tables of at most {ROWS:,} training rows: 256 components, then"
     text += " ridge regression of the classes ([more](docs/guide/pipeline.rst)). With"
