@@ -319,6 +319,23 @@ def test_float32_costs_no_accuracy(alpha, monkeypatch):
     assert_allclose(found, expected, atol=2e-3)
 
 
+@pytest.mark.parametrize("sigma", [0.02, 0.2])
+def test_sums_of_leaves_keep_small_directions_beside_large_ones(sigma, monkeypatch):
+    """Features of a wide kernel have one large direction, whose rounding exceeds the others."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1000, 3))
+    targets = np.sin(rows[:, :1]) + 0.5 * rng.normal(size=(1000, 1))
+    feature_map = ClusterNystroem(30, sigma=sigma, centers="random", random_state=0).fit(rows)
+    ground = Ground.of(as_feature_map(feature_map), rows, 250)
+    distinct = ground.part(np.arange(1000), np.ones(1000))
+    found = []
+    for least in (near_far._SINGLE_ALPHA, np.inf):
+        monkeypatch.setattr(near_far, "_SINGLE_ALPHA", least)
+        solution = solve_near_far(ground, distinct, targets, 1e-4, share=0.02)
+        found.append(left_out(solution, distinct, targets, 1e-4))
+    assert_allclose(*found, atol=5e-6)
+
+
 @pytest.mark.parametrize("library", ["torch", "array_api_strict"])
 def test_rows_of_other_libraries_are_predicted(library):
     xp = pytest.importorskip(library)
