@@ -905,7 +905,7 @@ def refused():
         yield call, "random_state", SEEDS
     scales = ("a", None, -1, np.nan, np.inf, True, 1e131, 10**400)
     yield lambda value: KernelHMM.from_random(3, 4, scale=value), "scale", scales
-    algorithms = ("map", np.array(["posterior", "viterbi"]), ["viterbi"])
+    algorithms = ("mean", np.array(["posterior", "viterbi"]), ["viterbi"])
     for call in (model.predict, model.decode):
         yield lambda value, call=call: call(X, algorithm=value), "algorithm", algorithms
 

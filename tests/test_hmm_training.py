@@ -104,7 +104,7 @@ def test_batches_learn_what_all_sequences_teach():
     assert model.score(X, LENGTHS) > before + 0.7 * (whole.score(X, LENGTHS) - before)
     assert model.history_[-1] > model.history_[0]
     again = start(max_iter=40).fit(X, LENGTHS, batch_size=5)
-    assert_array_equal(again.states_, model.states_)
+    assert_allclose(again.states_, model.states_, rtol=1e-9)  # compiled code may have come in
     other = start(max_iter=40).set_params(random_state=9).fit(X, LENGTHS, batch_size=5)
     assert np.abs(other.states_ - model.states_).max() > 1e-3
 

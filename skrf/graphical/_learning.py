@@ -115,6 +115,9 @@ def _all_counts(model, sequences, repeats):
 
 def _counts_of(model, batch, repeats):
     """Yield log probabilities and expected counts that add up to those of some sequences."""
+    if (repeats == 1).all() and (run := model.run(batch)):
+        yield _counts_of_few(model, run)
+        return
     if not model.in_logs:
         with np.errstate(over="ignore", invalid="ignore"):
             log_prob, counts = _counts(model, batch, repeats)
@@ -130,6 +133,21 @@ def _counts_of(model, batch, repeats):
     else:
         log_prob, counts = _log_counts(model, batch[0])
         yield repeats[0] * log_prob, [repeats[0] * array for array in counts]
+
+
+def _counts_of_few(model, run):
+    """Return the log probability and expected counts of a pass."""
+    log_prob, (_, (moves, of_symbols, by_start)) = run.log_norms.sum(), run.smoothed(counts=True)
+    move, first = model.transition, model.start_channel
+    by_R = moves if run.in_logs else move.R * move.gather(moves)
+    by_T = np.zeros(()) if move.T is None else move.T * (move.R.T @ moves)
+    counts, *of_start = _no_counts(model)[:3]
+    if first is not None:
+        of_start[0] = by_start[None] if run.in_logs else first.R * first.gather(by_start)
+        if first.T is not None:
+            of_start[1] = first.T * np.outer(first.R[0], by_start)
+    counts[:, : len(of_symbols)] = of_symbols.T
+    return log_prob, [counts, *of_start, by_R, by_T]
 
 
 def _no_counts(model):

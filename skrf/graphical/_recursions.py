@@ -8,15 +8,20 @@ the exact kernel the features are the right states: R holds the probabilities, a
 """
 
 import copy
+from bisect import bisect
+from collections import deque
 from functools import cached_property, partial
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.utils import gen_batches
 
+from .._kernels import of_recursions, plain
+from .._memory import check_fits
 from .._sums import LogMatrix, differences, log_product, log_sum_exp
 from ._belief_propagation import ANY, BeliefPropagation
 from ._corrections import Corrected
+from ._few import FewStates
 from ._potentials import (
     Dense,
     LowRank,
@@ -29,6 +34,8 @@ from ._potentials import (
 )
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
+_MOST_FEW = 128  # states up to which loops beat products with vectors
+_ROUNDING = 1e-10  # of posteriors, relative, after the products of long sequences
 _BLOCK_ENTRIES = 2**22  # pairs of states held at once
 # Smaller sums are computed in log space, because what has underflowed may be a share of them.
 LEAST = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-26}
@@ -244,6 +251,13 @@ class Model:
             self.log_start = self.start_channel.log_values()[0]
         self.start = np.exp(self.log_start).astype(dtype, copy=False)
         n = len(embeddings["states"])
+        # A step predicts every state with a share of the least transition or more, and loses about
+        # the least number. Where that may be much of the square of the share, it may outgrow the
+        # rest some symbols later: a step then loses up to `floor`, and filters also track what
+        # there would be without this loss.
+        self.floor = 0.0
+        if not self.in_logs and self.transition.least() < np.log(LEAST[dtype]) / 2:
+            self.floor = float(self.transition.R.size * np.finfo(dtype).tiny)
         # Sums of a state's emissions over all symbols: 1 if emissions are normalised.
         self.log_totals = np.zeros(n)
         if self.emission is None:
@@ -255,17 +269,6 @@ class Model:
             every = np.append(np.arange(self.n_symbols), ANY)
             self._log_emissions = self._make_log_emissions(every)
             self._kept_weights = self._weights(self._log_emissions)
-        self._set_floor(self.emission.least())
-
-    def _set_floor(self, least_emission):
-        # Shares of a posterior are at least of the size of the least values. If that is beyond the
-        # range of floats, what has underflowed may outgrow the rest some symbols later: a step then
-        # loses up to `floor`, and filters also track what there would be without this loss.
-        self.floor = 0.0
-        if self.in_logs:
-            return
-        if self.transition.least() + least_emission < np.log(LEAST[self.dtype]):
-            self.floor = float(self.transition.R.size * np.finfo(self.dtype).tiny)
 
     @property
     def n_symbols(self):
@@ -284,7 +287,6 @@ class Model:
         model = copy.copy(self)
         model.table = model._log_emissions = table
         model._kept_weights = model._weights(table)
-        model._set_floor(float((table - table.max(axis=1, keepdims=True)).min()))
         return model
 
     def emission_pairs(self, states, symbols):
@@ -328,7 +330,10 @@ class Model:
         total = after.sum(axis=1, keepdims=True, dtype=np.float64)
         # What has underflowed matters if it may be a share of the little that is left. NaN reports
         # this, and the callers switch to log space.
-        total = np.where(total > LEAST[self.dtype], total, np.nan)
+        least = LEAST[self.dtype]
+        if posterior is None and not self.floor:
+            least = least**0.5  # first states may have no share at all
+        total = np.where(total > least, total, np.nan)
         after *= 1 / total
         if self.floor:
             with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
@@ -360,6 +365,35 @@ class Model:
 
     # ---------------------------------------------------------------- recursions
 
+    @cached_property
+    def _few(self):
+        """The recursions of few states, or None where there are none."""
+        is_small = len(self.start) <= _MOST_FEW and self._log_emissions is not None
+        if self.in_logs or self.dtype != np.float64 or not is_small:
+            return None
+        few = FewStates(self.transition, self.log_start)
+        return few if few.is_safe or few.is_exact else None
+
+    def _kernels(self, sequences, n_passes=1):
+        """Return the kernels that few states go through, or None for the products below."""
+        if self._few is None:
+            return None
+        lengths = list(map(len, sequences))
+        kernels = of_recursions(n_passes * sum(lengths))
+        is_wide = len(lengths) > 4 and self._few.is_safe  # products take sequences side by side
+        return None if is_wide and kernels is plain else kernels
+
+    def run(self, sequences, keeps=True, n_passes=1):
+        """Return a pass over sequences by the recursions of few states, or None."""
+        kernels = self._kernels(sequences, n_passes)
+        if kernels is None:
+            return None
+        if keeps:
+            n_rows = sum(map(len, sequences))
+            check_fits(8 * n_rows * len(self.start), f"X with {n_rows} rows", "posteriors")
+        table = self._log_emissions, self._kept_weights
+        return self._few.run(kernels, table, sequences, keeps)
+
     def field(self, sequence):
         """Return states as a chain with symbols as evidence, for what the recursions underflow."""
         unary = list(self.log_emissions(sequence))
@@ -371,6 +405,8 @@ class Model:
 
     def log_prob(self, sequences):
         """Return the log probability of the symbols of every sequence."""
+        if run := self.run(sequences, False):
+            return run.log_probs - self.log_normaliser(sequences)
         order = np.argsort([-len(sequence) for sequence in sequences], kind="stable")
         ordered, totals = [sequences[i] for i in order], np.zeros(len(sequences))
         for _, _, log_norms in self.filtered_together(ordered):
@@ -387,7 +423,10 @@ class Model:
         if self.is_local:
             return np.zeros(len(sequences))
         lengths = np.array([len(sequence) for sequence in sequences])
-        log_norms = {t: log_norm for t, _, log_norm in self.past(np.full(lengths.max(), ANY))}
+        every = np.full(lengths.max(), ANY)
+        if run := self.run([every], False):
+            return np.cumsum(run.log_norms)[lengths - 1]
+        log_norms = {t: log_norm for t, _, log_norm in self.past(every)}
         return np.cumsum(list(log_norms.values()))[lengths - 1]
 
     def filtered_together(self, sequences, posterior=None):
@@ -420,6 +459,36 @@ class Model:
             log_norm = log_sum_exp(logs)
             logs = differences(logs, log_norm)
             yield logs, float(log_norm)
+
+    def all_posteriors(self, sequences, filtered=False):
+        """Return the posteriors of all positions given all symbols, or those up to each."""
+        if run := self.run(sequences):
+            return run.posteriors() if filtered else run.smoothed()
+        out = np.empty((sum(map(len, sequences)), len(self.start)), dtype=self.dtype)
+        begin = 0
+        for sequence in sequences:
+            for t, posterior, *_ in (self.past if filtered else self.posteriors)(sequence):
+                out[begin + t] = posterior
+            begin += len(sequence)
+        return out
+
+    def likeliest(self, sequences):
+        """Return the state of largest posterior at every position."""
+        if run := self.run(sequences):
+            return run.kernels.largest_places(run.smoothed(), _ROUNDING)
+        path, begin = np.empty(sum(map(len, sequences)), dtype=int), 0
+        for sequence in sequences:
+            for t, posterior in self.posteriors(sequence):
+                top = posterior.max()
+                path[begin + t] = largest(posterior, top, _ROUNDING * top)
+            begin += len(sequence)
+        return path
+
+    def last_posterior(self, sequence):
+        """Return the posterior of the last position."""
+        if run := self.run([sequence], False):
+            return run.posteriors()[-1]
+        return deque(self.past(sequence), maxlen=1).pop()[1].astype(self.dtype, copy=False)
 
     def posteriors(self, sequence):
         """Yield (t, posterior given all symbols) from the end; segments are filtered twice.
@@ -475,12 +544,14 @@ class Model:
             yield t, posterior[0], log_norms[0]
 
     def viterbi(self, sequences):
-        """Yield the log probability of the most probable path with the symbols, and the path.
+        """Return the log probability of the best path of every sequence, and all paths joined.
 
         The logs of all transitions are kept if there are few. Otherwise products are computed block
         by block from factors that hold the best paths so far, without logs of matrices.
         """
-        n, move = len(self.start), self.transition
+        if kernels := self._kernels(sequences):
+            return self._few.viterbi(kernels, self._log_emissions, sequences)
+        n, move, logs, paths = len(self.start), self.transition, [], []
         if self.in_logs:
             enter = move.pair.turned.maxima
         elif move.T is None or n**2 <= _BLOCK_ENTRIES:
@@ -497,7 +568,9 @@ class Model:
             path[-1], log_probability = largest_log(best)
             for t in range(len(sequence) - 1, 0, -1):
                 path[t - 1] = pointers[t, path[t]]
-            yield log_probability, path
+            logs.append(log_probability)
+            paths.append(path)
+        return np.array(logs), np.concatenate(paths)
 
     def _entered(self, into, best):
         """Return the log probabilities of the best paths to all states, and their origins."""
@@ -531,6 +604,9 @@ class Model:
         starts, states = ends - lengths, np.empty(ends[-1], dtype=int)
         if self.is_local:  # what follows a state does not matter
             states[starts] = _by_blocks(self._draw_start, starts, len(self.start), rng)
+            if self.transition.T is None and len(lengths) == 1:
+                self._draw_on(states, rng)
+                return self.emission.draw(states, rng), states
             ordered = starts[np.argsort(-lengths, kind="stable")]
             for t in range(1, lengths.max()):
                 at = ordered[: np.count_nonzero(lengths > t)] + t
@@ -543,6 +619,14 @@ class Model:
                     drawn = field.sample(len(alike[some]), rng)
                     states[alike[some][:, None] + np.arange(length)] = drawn
         return self.emission.draw(states, rng), states
+
+    def _draw_on(self, states, rng):
+        """Write successors of the first state of one sequence."""
+        edges = np.cumsum(self.transition.R, axis=1)
+        edges = (edges / edges[:, -1:]).tolist()
+        state, last = states[0], len(edges) - 1
+        for t, point in enumerate(rng.uniform(size=len(states) - 1).tolist(), 1):
+            states[t] = state = min(bisect(edges[state], point), last)
 
     def _draw_start(self, starts, rng):
         """Return a first state for every start of a sequence."""

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -28,12 +27,11 @@ from ._corrections import corrected
 from ._evidence import check_lengths, split
 from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
-from ._potentials import as_array, as_generator, check_embeddings, fitted_maps, largest
+from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import ANY, LEAST, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
 _LARGEST = 1e130  # largest standard deviation of embeddings
-_ROUNDING = 1e-10  # of posteriors, relative, after the products of long sequences
 _TABLE_ENTRIES = 2**24  # limit on the size of transmat_ and emissionprob_
 
 
@@ -471,6 +469,10 @@ class KernelHMM(MaximumLikelihood):
         posteriors : ndarray of shape (n_samples, n_states)
             The result of `predict_proba`.
         """
+        model, sequences = self._sequences(X, lengths, None)
+        if run := model.run(sequences):
+            log_prob = run.log_probs - model.log_normaliser(sequences)
+            return float(log_prob.sum()), run.smoothed()
         return self.score(X, lengths), self.predict_proba(X, lengths)
 
     def aic(self, X: Array, lengths: Array | None = None) -> float:
@@ -548,17 +550,12 @@ class KernelHMM(MaximumLikelihood):
         """
         if filtered:
             self._check_local("filtered=True")
-        (model, sequences), start = self._sequences(X, lengths, log_likelihood), 0
+        model, sequences = self._sequences(X, lengths, log_likelihood)
         shape = sum(map(len, sequences)), len(model.start)
         name = "X" if log_likelihood is None else "log_likelihood"
         n_bytes = math.prod(shape) * model.dtype.itemsize
         check_fits(n_bytes, f"{name} with {shape[0]} rows", f"posteriors of {shape[1]} states")
-        out = np.empty(shape, dtype=model.dtype)
-        for sequence in sequences:
-            for t, posterior, *_ in (model.past if filtered else model.posteriors)(sequence):
-                out[start + t] = posterior
-            start += len(sequence)
-        return out
+        return model.all_posteriors(sequences, filtered)
 
     def predict_next(self, X: Array | None = None, state: FilterState | None = None) -> np.ndarray:
         """Return the distribution of the next symbol.
@@ -596,8 +593,7 @@ class KernelHMM(MaximumLikelihood):
         if X is not None:
             if state is not None:
                 raise ValueError("Pass X or state, not both.")
-            _, last, _ = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
-            last = last.astype(model.dtype, copy=False)
+            last = model.last_posterior(_check_symbols(model, X))
             return model.emission.passed(model.transition.passed(last))
         if state is None:
             return model.emission.passed(model.start)
@@ -611,7 +607,7 @@ class KernelHMM(MaximumLikelihood):
         X: Array | None = None,
         lengths: Array | None = None,
         *,
-        algorithm: Literal["posterior", "viterbi"] = "posterior",
+        algorithm: Literal["posterior", "map", "viterbi"] = "posterior",
         log_likelihood: Array | None = None,
     ) -> np.ndarray:
         """Return the most probable state for each sample; hmmlearn's `predict` uses Viterbi.
@@ -622,7 +618,7 @@ class KernelHMM(MaximumLikelihood):
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        algorithm : {"posterior", "viterbi"}, default="posterior"
+        algorithm : {"posterior", "map", "viterbi"}, default="posterior"
             As in `decode`, where "viterbi" is the default.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
             Replaces X: the log likelihood of every state at every sample, for emissions of any
@@ -633,13 +629,13 @@ class KernelHMM(MaximumLikelihood):
         ndarray of int of shape (n_samples,)
             States.
         """
-        return _decoded(*self._sequences(X, lengths, log_likelihood), algorithm)[1]
+        return _decoded(*self._sequences(X, lengths, log_likelihood), algorithm)[0]
 
     def decode(
         self,
         X: Array | None = None,
         lengths: Array | None = None,
-        algorithm: Literal["viterbi", "posterior"] | None = None,
+        algorithm: Literal["viterbi", "posterior", "map"] | None = None,
         *,
         log_likelihood: Array | None = None,
     ) -> tuple[float, np.ndarray]:
@@ -651,10 +647,11 @@ class KernelHMM(MaximumLikelihood):
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        algorithm : {"viterbi", "posterior"} or None, default=None
+        algorithm : {"viterbi", "posterior", "map"} or None, default=None
             "viterbi" or None: the most probable path. It does not factor through features, so this
-            takes time quadratic in the number of states, in blocks of rows. "posterior": the state
-            with the largest posterior at every sample, in linear time.
+            takes time quadratic in the number of states, in blocks of rows. "posterior",
+            or "map" as hmmlearn has it: the state with the largest posterior at every sample, in
+            linear time.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
             Replaces X: the log likelihood of every state at every sample, for emissions of any
             kind.
@@ -678,8 +675,8 @@ class KernelHMM(MaximumLikelihood):
         """
         model, sequences = self._sequences(X, lengths, log_likelihood)
         algorithm = "viterbi" if algorithm is None else algorithm
-        logs, states = _decoded(model, sequences, algorithm)
-        return float(logs - model.log_normaliser(sequences).sum()), states
+        states, log_joint = _decoded(model, sequences, algorithm)
+        return float(log_joint() - model.log_normaliser(sequences).sum()), states
 
     def filter_step(self, symbol: int | Array, state: FilterState | None = None) -> FilterState:
         """Process the next symbol of one or several streams, in constant memory.
@@ -1072,15 +1069,12 @@ def _check_shares(posterior, state):
 
 
 def _decoded(model, sequences, algorithm):
-    """Return the log probability of paths and symbols, summed over sequences, and the paths."""
-    if not (isinstance(algorithm, str) and algorithm in ("posterior", "viterbi")):
-        raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
+    """Return the states of a path, and a function of its log probability with the symbols."""
+    if not (isinstance(algorithm, str) and algorithm in ("posterior", "map", "viterbi")):
+        raise ValueError(f"algorithm must be 'posterior', 'map' or 'viterbi', got {algorithm!r}.")
     if algorithm == "viterbi":
-        logs, paths = zip(*model.viterbi(sequences), strict=True)
-        return float(sum(logs)), np.concatenate(paths)
-    paths = [np.empty(len(sequence), dtype=int) for sequence in sequences]
-    for sequence, path in zip(sequences, paths, strict=True):
-        for t, posterior in model.posteriors(sequence):
-            top = posterior.max()
-            path[t] = largest(posterior, top, _ROUNDING * top)
-    return float(sum(map(model.log_joint, sequences, paths))), np.concatenate(paths)
+        logs, path = model.viterbi(sequences)
+        return path, lambda: float(logs.sum())
+    path = model.likeliest(sequences)
+    paths = np.split(path, np.cumsum([len(sequence) for sequence in sequences])[:-1])
+    return path, lambda: float(sum(map(model.log_joint, sequences, paths)))

@@ -1,0 +1,134 @@
+"""Recursions of few states: plain and compiled, of shares and of logarithms, against each other."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+
+from skrf import _kernels
+from skrf._kernels import plain
+from skrf.graphical._few import FewStates
+
+cpu = _kernels._cpu()
+
+
+class Transition:
+    """A table of logarithms in place of a channel."""
+
+    T = None
+
+    def __init__(self, logs):
+        self.R, self.logs = np.exp(logs), logs
+
+    def spread(self, shares):
+        return shares
+
+    def log_values(self):
+        return self.logs
+
+
+def forward(logs, start, rows):
+    """Return log sums over the states before each position of one sequence."""
+    with np.errstate(divide="ignore"):
+        sums = [start + rows[0]]
+        for row in rows[1:]:
+            sums.append(logsumexp(sums[-1][:, None] + logs, axis=0) + row)
+    return np.array(sums)
+
+
+def made(kind, seed):
+    """Return logs of transitions, starts and emissions, and sequences."""
+    rng = np.random.default_rng(seed)
+    n, n_symbols = rng.integers(1, 8), rng.integers(1, 5)
+    logs = (100.0 if kind == "large" else 1.5) * rng.normal(size=(n, n))
+    if kind == "left-right":
+        logs[np.tril_indices(n, -1)] = -np.inf
+    elif kind == "masked":
+        is_allowed = rng.random((n, n)) < 0.5
+        is_allowed[np.arange(n), rng.integers(n, size=n)] = True
+        logs[~is_allowed] = -np.inf
+    logs -= logs.max() if kind == "global" else logsumexp(logs, axis=1, keepdims=True)
+    start = np.log(rng.dirichlet(np.full(n, 0.1)) + 1e-300)
+    rows = 10 ** rng.uniform(-1, 2.5) * rng.normal(size=(n_symbols + 1, n))
+    rows[rng.random(rows.shape) < 0.2] = -np.inf
+    rows[:, 0] = np.maximum(rows[:, 0], -50.0)
+    rows[-1] = 0.0  # missing
+    return logs, start, rows, [rng.integers(-1, n_symbols, size=m) for m in (17, 1, 4)]
+
+
+def results(few, kernels, rows, sequences, is_safe):
+    """Return log probabilities, posteriors filtered and smoothed, and counts."""
+    tops = rows.max(axis=1)
+    few.is_safe = is_safe
+    run = few.run(kernels, (rows, (np.exp(rows - tops[:, None]), tops)), sequences, True)
+    found = [run.log_probs, run.posteriors().copy()]
+    posteriors, (moves, by_symbol, by_start) = run.smoothed(counts=True)
+    if not run.in_logs:
+        moves, by_start = moves * few.A, by_start * few.start
+    return [*found, posteriors, moves, by_symbol, by_start]
+
+
+@pytest.mark.parametrize("kind", ["any", "large", "global", "masked", "left-right"])
+def test_all_recursions_agree(kind):
+    n_safe = 0
+    for seed in range(12):
+        logs, start, rows, sequences = made(kind, seed)
+        few = FewStates(Transition(logs), start)
+        is_safe = few.is_safe
+        assert is_safe == (few.A.min() > 1e-140)
+        expected = results(few, plain, rows, sequences, False)
+        ends = [logsumexp(forward(logs, start, rows[sequence])[-1]) for sequence in sequences]
+        assert_allclose(expected[0], ends, rtol=1e-11, atol=1e-11)
+        for kernels, safe in ((cpu, False), (plain, True), (cpu, True)):
+            if safe <= is_safe:
+                n_safe += safe
+                found = results(few, kernels, rows, sequences, safe)
+                for one, other in zip(found, expected, strict=True):
+                    assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+        paths = [few.viterbi(kernels, rows, sequences) for kernels in (plain, cpu)]
+        assert_array_equal(*(path for _, path in paths))
+        assert_allclose(*(values for values, _ in paths), rtol=1e-12)
+    assert n_safe or kind in ("masked", "left-right")
+
+
+def test_what_outgrows_the_rest_after_it_has_underflowed_is_kept():
+    """A state is lost at once, and two steps later it is the only explanation.
+
+    All shares that are predicted are at least 1e-250, so no divisor ever looks too small.
+    """
+    far = np.log(1e-250)
+    logs = np.array([[far, -0.0, far], [far, far, 0.0], [far, far, 0.0]])
+    start, rows = np.array([0.0, far, far]), np.zeros((3, 3))
+    rows[1, 1:] = -750.0, -2000.0
+    rows[2, :2] = -2000.0
+    sequences = [np.arange(3)]
+    expected = logsumexp(forward(logs, start, rows)[-1])
+    few = FewStates(Transition(logs), start)
+    tops = rows.max(axis=1)
+    table = rows, (np.exp(rows - tops[:, None]), tops)
+    for kernels in (plain, cpu):
+        run = few.run(kernels, table, sequences, False)
+        assert_allclose(run.log_probs, expected, rtol=1e-12)
+
+
+def test_best_paths_are_the_same_in_blocks(monkeypatch):
+    logs, start, rows, _ = made("any", 3)
+    few, symbols = FewStates(Transition(logs), start), np.random.default_rng(0)
+    sequences = [symbols.integers(len(rows), size=m) for m in (40, 1, 9)]
+    whole = few.viterbi(cpu, rows, sequences)
+    monkeypatch.setattr("skrf.graphical._few._BLOCK_ENTRIES", 6 * len(start))
+    for kernels in (plain, cpu):
+        values, path = few.viterbi(kernels, rows, sequences)
+        assert_array_equal(path, whole[1])
+        assert_allclose(values, whole[0], rtol=1e-12)
+
+
+def test_kernels_come_in_once_the_work_repays_them(monkeypatch):
+    monkeypatch.setattr(_kernels, "_passed", 0)
+    monkeypatch.setattr(_kernels, "MANY_SYMBOLS", 100)
+    said = []
+    assert _kernels.of_recursions(60, said.append) is plain
+    monkeypatch.setattr(_kernels, "_is_cached", lambda *names: False)
+    assert _kernels.of_recursions(40, said.append) is cpu
+    assert _kernels.of_recursions(1, said.append) is cpu
+    assert len(said) == 1 and "compiling" in said[0]
