@@ -5,8 +5,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 
-from skrf import _kernels
+from skrf import OptimalPositiveRF, _kernels
 from skrf._kernels import plain
+from skrf.graphical import KernelHMM, _learning, _rank_space
 from skrf.graphical._few import FewStates
 
 cpu = _kernels._cpu()
@@ -132,3 +133,32 @@ def test_kernels_come_in_once_the_work_repays_them(monkeypatch):
     assert _kernels.of_recursions(40, said.append) is cpu
     assert _kernels.of_recursions(1, said.append) is cpu
     assert len(said) == 1 and "compiling" in said[0]
+
+
+@pytest.mark.parametrize("start", ["uniform", "embedding"])
+def test_sums_in_the_space_of_features_are_those_of_states(start, monkeypatch):
+    """Log probabilities and gradients of several sequences, missing symbols among them."""
+    rng = np.random.default_rng(0)
+    given = {"start_embedding": rng.normal(size=4)} if start == "embedding" else {}
+    feature_map = OptimalPositiveRF(6, random_state=0)
+    model = KernelHMM.from_random(150, 5, 4, scale=1.0, feature_map=feature_map, random_state=0)
+    model = model.set_params(**given)._model
+    sequences = [rng.integers(-1, 5, size=m) for m in (40, 7, 1, 7)]
+    used, rank_of = [], _rank_space.RankSpace.of
+
+    def of(*args):
+        used.append(rank_of(*args))
+        return used[-1]
+
+    monkeypatch.setattr(_rank_space.RankSpace, "of", of)
+    log_probs = model.log_prob(sequences)
+    log_prob, by_role = _learning.gradients(model, sequences)
+    assert len(used) == 2 and None not in used
+    monkeypatch.setattr(_rank_space, "_GAIN", 0)
+    assert_allclose(log_probs, model.log_prob(sequences), rtol=1e-12)
+    assert used[-1] is None
+    expected, others = _learning.gradients(model, sequences)
+    assert_allclose([log_prob, log_probs.sum()], expected, rtol=1e-12)
+    for role, gradient in others.items():
+        if np.ndim(gradient):
+            assert_allclose(by_role[role], gradient, rtol=0, atol=1e-12 * np.abs(gradient).max())

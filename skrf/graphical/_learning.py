@@ -9,6 +9,7 @@ from .._memory import check_fits
 from ._batches import FreeArrays, Watch, climb
 from ._maximum_likelihood import maximize, unpacked
 from ._potentials import add_rows
+from ._rank_space import RankSpace
 from ._recursions import ANY, LEAST
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
@@ -141,11 +142,10 @@ def _counts_of_few(model, run):
     move, first = model.transition, model.start_channel
     by_R = moves if run.in_logs else move.R * move.gather(moves)
     by_T = np.zeros(()) if move.T is None else move.T * (move.R.T @ moves)
-    counts, *of_start = _no_counts(model)[:3]
-    if first is not None:
-        of_start[0] = by_start[None] if run.in_logs else first.R * first.gather(by_start)
-        if first.T is not None:
-            of_start[1] = first.T * np.outer(first.R[0], by_start)
+    of_start = _start_counts(first, by_start)
+    if run.in_logs and first is not None:
+        of_start = [by_start[None], np.zeros(())]
+    counts = np.zeros((len(model.start), model.n_symbols + 1))
     counts[:, : len(of_symbols)] = of_symbols.T
     return log_prob, [counts, *of_start, by_R, by_T]
 
@@ -160,7 +160,10 @@ def _no_counts(model):
 def _counts(model, batch, repeats):
     """Return the log probability and expected counts of sequences, from products of matrices."""
     move, first = model.transition, model.start_channel
-    counts, *of_start, by_R, by_T = _no_counts(model)
+    if (rank := RankSpace.of(model, batch)) and rank.filter(keeps=True):
+        counts, by_start, *of_moves = rank.counts(repeats)
+        return np.dot(rank.log_probs, repeats), [counts, *_start_counts(first, by_start), *of_moves]
+    counts, *_, by_R, by_T = _no_counts(model)
     by_start = np.zeros(len(model.start))
     steps = list(model.filtered_together(batch))
     for earlier, ahead, weighed, symbols, posteriors in _backward(model, steps, repeats):
@@ -172,12 +175,16 @@ def _counts(model, batch, repeats):
                 by_T += (earlier @ move.R).T @ weighed
         add_rows(counts.T, symbols % counts.shape[1], posteriors)  # `ANY` is the last column
     of_moves = [move.R * by_R, by_T if move.T is None else move.T * by_T]
-    if first is not None:
-        of_start[0] = first.R * first.gather(by_start)
-        if first.T is not None:
-            of_start[1] = first.T * np.outer(first.R[0], by_start)
     log_prob = sum(np.dot(log_norms, repeats[: len(log_norms)]) for _, _, log_norms in steps)
-    return log_prob, [counts, *of_start, *of_moves]
+    return log_prob, [counts, *_start_counts(first, by_start), *of_moves]
+
+
+def _start_counts(first, by_start):
+    """Return expected counts of the start's channel, given those of states divided by it."""
+    if first is None:
+        return [np.zeros(()), np.zeros(())]
+    by_T = np.zeros(()) if first.T is None else first.T * np.outer(first.R[0], by_start)
+    return [first.R * first.gather(by_start), by_T]
 
 
 def _log_counts(model, sequence):

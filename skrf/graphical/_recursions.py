@@ -32,6 +32,7 @@ from ._potentials import (
     pull_back,
     rounding_of_logs,
 )
+from ._rank_space import RankSpace
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
 _MOST_FEW = 128  # states up to which loops beat products with vectors
@@ -409,6 +410,9 @@ class Model:
             return run.log_probs - self.log_normaliser(sequences)
         order = np.argsort([-len(sequence) for sequence in sequences], kind="stable")
         ordered, totals = [sequences[i] for i in order], np.zeros(len(sequences))
+        if (rank := RankSpace.of(self, ordered)) and rank.filter(keeps=False):
+            totals[order] = rank.log_probs
+            return totals
         for _, _, log_norms in self.filtered_together(ordered):
             totals[order[: len(log_norms)]] += log_norms
         for i in np.flatnonzero(np.isnan(totals)):
