@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from skrf import OptimalPositiveRF, _kernels
 from skrf._kernels import plain
 from skrf.graphical import KernelHMM, _learning, _rank_space
-from skrf.graphical._few import FewStates
+from skrf.graphical._few import FewStates, joined
 
 cpu = _kernels._cpu()
 
@@ -61,7 +61,7 @@ def results(few, kernels, rows, sequences, is_safe):
     """Return log probabilities, posteriors filtered and smoothed, and counts."""
     tops = rows.max(axis=1)
     few.is_safe = is_safe
-    run = few.run(kernels, (rows, (np.exp(rows - tops[:, None]), tops)), sequences, True)
+    run = few.run(kernels, (rows, (np.exp(rows - tops[:, None]), tops)), *joined(sequences), True)
     found = [run.log_probs, run.posteriors().copy()]
     posteriors, (moves, by_symbol, by_start) = run.smoothed(counts=True)
     if not run.in_logs:
@@ -86,7 +86,7 @@ def test_all_recursions_agree(kind):
                 found = results(few, kernels, rows, sequences, safe)
                 for one, other in zip(found, expected, strict=True):
                     assert_allclose(one, other, rtol=1e-9, atol=1e-9)
-        paths = [few.viterbi(kernels, rows, sequences) for kernels in (plain, cpu)]
+        paths = [few.viterbi(kernels, rows, *joined(sequences)) for kernels in (plain, cpu)]
         assert_array_equal(*(path for _, path in paths))
         assert_allclose(*(values for values, _ in paths), rtol=1e-12)
     assert n_safe or kind in ("masked", "left-right")
@@ -108,7 +108,7 @@ def test_what_outgrows_the_rest_after_it_has_underflowed_is_kept():
     tops = rows.max(axis=1)
     table = rows, (np.exp(rows - tops[:, None]), tops)
     for kernels in (plain, cpu):
-        run = few.run(kernels, table, sequences, False)
+        run = few.run(kernels, table, *joined(sequences), False)
         assert_allclose(run.log_probs, expected, rtol=1e-12)
 
 
@@ -116,10 +116,10 @@ def test_best_paths_are_the_same_in_blocks(monkeypatch):
     logs, start, rows, _ = made("any", 3)
     few, symbols = FewStates(Transition(logs), start), np.random.default_rng(0)
     sequences = [symbols.integers(len(rows), size=m) for m in (40, 1, 9)]
-    whole = few.viterbi(cpu, rows, sequences)
+    whole = few.viterbi(cpu, rows, *joined(sequences))
     monkeypatch.setattr("skrf.graphical._few._BLOCK_ENTRIES", 6 * len(start))
     for kernels in (plain, cpu):
-        values, path = few.viterbi(kernels, rows, sequences)
+        values, path = few.viterbi(kernels, rows, *joined(sequences))
         assert_array_equal(path, whole[1])
         assert_allclose(values, whole[0], rtol=1e-12)
 

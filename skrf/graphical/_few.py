@@ -37,7 +37,7 @@ class FewStates:
         """Logarithms of transitions."""
         return np.ascontiguousarray(self._transition.log_values())
 
-    def run(self, kernels, table, sequences, keeps):
+    def run(self, kernels, table, symbols, starts, keeps):
         """Return what a pass over sequences leaves.
 
         Parameters
@@ -45,15 +45,14 @@ class FewStates:
         kernels : module
             Result of `_kernels.of_recursions`.
         table : tuple of ndarray
-            Logs of emissions, and what `Model._weights` makes of them.
-        sequences : list of ndarray
-            Rows of these.
+            Logs of emissions, and what `Model.weights` makes of them.
+        symbols, starts : ndarray of shape (n_positions,)
+            Rows of these, and where sequences begin; see `joined`.
         keeps : bool
             Whether to keep all posteriors or only the last one.
         """
         logs, (weights, tops) = table
-        symbols, starts = joined(sequences)
-        symbols[symbols < 0] += len(logs)
+        symbols = np.where(symbols < 0, symbols + len(logs), symbols)
         posteriors = np.empty((len(symbols) if keeps else 1, len(self.start)))
         norms = np.empty(len(symbols))
         if self.is_safe:
@@ -64,11 +63,10 @@ class FewStates:
         kernels.filter_logs(*given)
         return Pass(self, kernels, table, symbols, starts, posteriors, norms, True)
 
-    def viterbi(self, kernels, logs, sequences):
+    def viterbi(self, kernels, logs, symbols, starts):
         """Return the log probability of the best path of every sequence, and all paths joined."""
         n = len(self.start)
-        symbols, starts = joined(sequences)
-        symbols[symbols < 0] += len(logs)
+        symbols = np.where(symbols < 0, symbols + len(logs), symbols)
         ends = np.append(starts[1:], True)
         size = max(1, _BLOCK_ENTRIES // n)
         blocks = [slice(at, at + size) for at in range(0, len(symbols), size)]
@@ -134,6 +132,30 @@ class Pass:
             given = few.A, weights, self.symbols, self.starts, self.norms, self.raw
             self.kernels.smooth_states(*given, of)
         return (self.raw, of) if counts else self.raw
+
+
+class Tables:
+    """A matrix of transitions in place of a channel.
+
+    Parameters
+    ----------
+    A : ndarray of shape (n, n)
+        The matrix.
+    """
+
+    T = None
+
+    def __init__(self, A):
+        self.R = A
+
+    def spread(self, shares):
+        """Return what it gets: there are no features."""
+        return shares
+
+    def log_values(self):
+        """Return the logarithms of the matrix."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.R)
 
 
 def joined(sequences):

@@ -84,7 +84,9 @@ class MaximumLikelihood(EstimatorBase):
     def _limits(self):
         """Check the parameters, and return those of `maximize`."""
         self._validate_params()
-        whole = check_integer("max_iter", self.max_iter)  # scikit-learn takes True for 1
+        whole = self.max_iter
+        if whole is not None:
+            whole = check_integer("max_iter", whole)  # scikit-learn takes True for 1
         return {"max_iter": whole, "tol": self.tol, "verbose": self.verbose}
 
     def _commit(self, draft, learnt, history, trouble, stacklevel=3):
