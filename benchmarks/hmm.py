@@ -443,7 +443,7 @@ def few():
 
     model, _, X = few_pairs(4, 2**17)
     first, later = best_of(partial(model.score, X), 1)
-    print(f"Compiled code comes in: {first:.0f} ms for the first 131,072 symbols, then {later:.1f}.")
+    print(f"Compiled code comes in: {first:.0f} ms for 131,072 symbols, then {later:.1f}.")
     print("| what | first call, ms | ours, ms | compared with, ms | share | at most | |")
     print("|---|---|---|---|---|---|---|")
     for n in (3, 4, 16, 64):

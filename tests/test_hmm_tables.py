@@ -238,6 +238,15 @@ def test_screened_starts_find_regimes():
     assert max(np.mean(np.array(order)[path] == states) for order in orders) > 0.8
 
 
+def test_a_fit_that_begins_at_a_maximum_has_converged():
+    """Steps of EM may leave L-BFGS nothing but rounding to gain."""
+    series = np.concatenate([np.zeros(30), np.ones(30)]) + np.tile([0.0, 0.1], 30)
+    for seed in range(5):
+        model = KernelHMM(2, emissions="gaussian", tol=1e-15, random_state=seed).fit(series)
+        assert model.converged_ and model.n_iter_ >= 1
+        assert_allclose(model.score(series), model.history_[-1], rtol=1e-9)
+
+
 def test_steps_of_em_are_those_of_their_definition():
     model = KernelHMM.from_random(3, 4, random_state=0)
     inner = model._model

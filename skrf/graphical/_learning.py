@@ -57,7 +57,8 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
     """
     free = FreeArrays(first, gradients)
     starts, names, n_symbols = [(free, free.arrays)], ["fit"], sum(map(len, sequences))
-    if n_init == "screened" and "batch_size" not in settings and _takes_tables(free):
+    is_screened = n_init == "screened" and "batch_size" not in settings and _takes_tables(free)
+    if is_screened:
         starts = _screened(free, sequences, rng, settings, redraw)
         names = [f"fit, start {number} of {len(starts)}" for number in range(1, len(starts) + 1)]
     elif n_init not in (1, "screened"):
@@ -72,6 +73,7 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
             arrays, *progress = climb(free, arrays, sequences, rng, **calls)
         else:
             objective = partial(free.gradients, sequences=sequences)
+            calls["is_near"] = is_screened
             arrays, *progress = maximize(objective, arrays, n_symbols, **calls)
         arrays = arrays if watch.best is None else watch.best
         return free.model(arrays, first.dtype), watch.scores, *progress

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 from scipy.special import softmax
@@ -209,7 +209,7 @@ class KernelHMM(MaximumLikelihood):
     >>> series = np.concatenate([rng.normal(size=200), 6 + rng.normal(size=200)] * 2)
     >>> regimes = KernelHMM(2, emissions="gaussian", random_state=0).fit(series)
     >>> np.sort(regimes.means_[:, 0]).round(1)
-    array([0., 6.])
+    array([-0.1,  6. ])
     """
 
     _foreign_parameters = {
@@ -415,12 +415,12 @@ class KernelHMM(MaximumLikelihood):
         super().__setattr__(name, value)
 
     @property
-    def n_components(self):
+    def n_components(self) -> NoReturn:
         """There is none: a component is a feature elsewhere in this package."""
         raise AttributeError(f"n_components is hmmlearn's: {_ELSEWHERE['n_components']}.")
 
     @property
-    def monitor_(self):
+    def monitor_(self) -> NoReturn:
         """There is none, as `history_` and `converged_` say more."""
         raise AttributeError(f"monitor_ is hmmlearn's: {_ELSEWHERE['monitor_']}.")
 
