@@ -516,8 +516,8 @@ class StateSequenceDisplay:
 
         above, below = _axes(self, ax, 2, stacked=True)
         places, n_states = np.arange(len(self.states)), self.posteriors.shape[1]
-        colors = colormaps["tab10" if n_states <= 10 else "turbo"]
-        colors = [colors(k if n_states <= 10 else k / (n_states - 1)) for k in range(n_states)]
+        colormap = colormaps["tab10" if n_states <= 10 else "turbo"]
+        colors = [colormap(k if n_states <= 10 else k / (n_states - 1)) for k in range(n_states)]
         above.plot(places, self.series, color="0.8", linewidth=0.8, zorder=0)
         for state in np.unique(self.states):
             at = self.states == state

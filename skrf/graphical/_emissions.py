@@ -1,12 +1,13 @@
 """Emissions of rows of numbers: what a hidden Markov model asks of them, and normal ones."""
 
 import copy
+from typing import Any, Literal, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from sklearn.cluster import KMeans
 
-from .._typing import Array
+from .._typing import Array, RandomState
 from .._validation import draw_seed, naming
 from ._potentials import as_array
 
@@ -34,7 +35,7 @@ class GaussianEmissions:
     Attributes
     ----------
     floor : ndarray of shape (p,)
-        Least variances: a millionth of those of the columns that `update` or `of_data` saw, or 1
+        Least variances: a millionth of those of the columns that `update` saw, or 1
         for columns that are constant; 0 before.
     parameters : list of ndarray
         Parameters without constraints, of which `pull_back` returns gradients.
@@ -59,7 +60,9 @@ class GaussianEmissions:
            [-13.42,  -0.92]])
     """
 
-    def __init__(self, means: Array, covars: Array, *, covariance_type: str = "diag") -> None:
+    def __init__(
+        self, means: Array, covars: Array, *, covariance_type: Literal["diag", "full"] = "diag"
+    ) -> None:
         check_covariance_type(covariance_type)
         self.means = as_array("means", means, np.float64)
         covars = as_array("covars", covars, np.float64)
@@ -76,7 +79,7 @@ class GaussianEmissions:
         self.covars, self.covariance_type, self.floor = covars, covariance_type, np.zeros(p)
 
     @classmethod
-    def of_data(cls, n_states, X, covariance_type, rng):
+    def _of_data(cls, n_states, X, covariance_type, rng):
         """Return emissions of the clusters that k-means finds, without the order of the rows."""
         filled = _filled(X, X.mean(axis=0))
         scales = filled.std(axis=0)
@@ -88,13 +91,24 @@ class GaussianEmissions:
         return first.update(labels[:, None] == np.arange(n_states), filled)
 
     @property
-    def n_parameters(self):
+    def n_parameters(self) -> int:
         """Number of free parameters."""
         n, p = self.means.shape
         return n * (2 * p if self.covariance_type == "diag" else p + p * (p + 1) // 2)
 
-    def log_likelihood(self, X):
-        """Return the log density of every row in every state, (n_samples, n_states)."""
+    def log_likelihood(self, X: Array) -> np.ndarray:
+        """Return the log density of every row in every state.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_samples, p)
+            Rows; masked entries are missing.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_states)
+            Log densities of the entries that are not missing.
+        """
         table = np.zeros((len(X), len(self.means)))
         for rows, columns, part in _parts(X):
             table[rows] = -0.5 * len(columns) * _LOG_2_PI
@@ -121,7 +135,7 @@ class GaussianEmissions:
     def _log_det(self, root):
         return np.log(root if root.ndim == 1 else np.diag(root)).sum()
 
-    def update(self, posteriors, X):
+    def update(self, posteriors: np.ndarray, X: Array) -> Self:
         """Return the emissions that maximise the expected log likelihood.
 
         Parameters
@@ -130,6 +144,11 @@ class GaussianEmissions:
             Posteriors of the states.
         X : ndarray of shape (n_samples, p)
             Rows; masked entries have the expectation given the others.
+
+        Returns
+        -------
+        GaussianEmissions
+            New emissions; states without any share keep theirs.
         """
         new = copy.copy(self)
         new.means, new.covars = self.means.copy(), self.covars.copy()
@@ -169,7 +188,7 @@ class GaussianEmissions:
         return (vectors * np.maximum(values, 1.0)) @ vectors.T * np.outer(scales, scales)
 
     @property
-    def parameters(self):
+    def parameters(self) -> list[np.ndarray]:
         """Means, and roots of what covariances have above the floor."""
         over = self.covars - np.diag(self.floor)
         if self.covariance_type == "diag":
@@ -180,8 +199,19 @@ class GaussianEmissions:
         values = np.maximum(values, 1e-12 * values.max(axis=1, keepdims=True))
         return [self.means, vectors * np.sqrt(values)[:, None]]
 
-    def moved(self, parameters):
-        """Return emissions of other parameters."""
+    def moved(self, parameters: list[np.ndarray]) -> Self:
+        """Return emissions of other parameters.
+
+        Parameters
+        ----------
+        parameters : list of ndarray
+            Arrays like those of `parameters`.
+
+        Returns
+        -------
+        GaussianEmissions
+            New emissions.
+        """
         new = copy.copy(self)
         new.means, roots = parameters
         if self.covariance_type == "diag":
@@ -191,8 +221,21 @@ class GaussianEmissions:
             new.covars = roots @ roots.transpose(0, 2, 1) + np.diag(self.floor)
         return new
 
-    def pull_back(self, posteriors, X):
-        """Return gradients of the expected log likelihood with respect to `parameters`."""
+    def pull_back(self, posteriors: np.ndarray, X: Array) -> list[np.ndarray]:
+        """Return gradients of the expected log likelihood with respect to `parameters`.
+
+        Parameters
+        ----------
+        posteriors : ndarray of shape (n_samples, n_states)
+            Posteriors of the states.
+        X : ndarray of shape (n_samples, p)
+            Rows.
+
+        Returns
+        -------
+        list of ndarray
+            Gradients, in the shapes of `parameters`.
+        """
         by_means, by_covars = np.zeros(self.means.shape), np.zeros(self.covars.shape)
         for rows, columns, part in _parts(X):
             at = np.ix_(columns, columns)
@@ -207,7 +250,7 @@ class GaussianEmissions:
             return [by_means, np.diagonal(by_covars, axis1=1, axis2=2) * np.exp(self.parameters[1])]
         return [by_means, 2 * by_covars @ self.parameters[1]]
 
-    def sample(self, states, rng):
+    def sample(self, states: np.ndarray, rng: RandomState) -> np.ndarray:
         """Return a row for every state.
 
         Parameters
@@ -216,9 +259,15 @@ class GaussianEmissions:
             States.
         rng : RandomState
             Source of the draws.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, p)
+            Rows.
         """
+        generator: Any = rng
         roots = np.linalg.cholesky(self.covars)[states]
-        normal = rng.normal(size=(len(states), self.means.shape[1]))
+        normal = generator.normal(size=(len(states), self.means.shape[1]))
         return self.means[states] + np.einsum("tij,tj->ti", roots, normal)
 
 

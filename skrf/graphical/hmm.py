@@ -1283,7 +1283,7 @@ class KernelHMM(MaximumLikelihood):
             rows = check_rows(X)
             if len(rows) < n:
                 raise ValueError(f"X must have a row for each of {n} states, got {len(rows)} rows.")
-            redraw = partial(GaussianEmissions.of_data, n, rows, self.covariance_type, rng)
+            redraw = partial(GaussianEmissions._of_data, n, rows, self.covariance_type, rng)
             emitter = redraw()
         if has_states and redraw is None:
             return self._model, None
