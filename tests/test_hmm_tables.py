@@ -249,18 +249,18 @@ def test_a_fit_that_begins_at_a_maximum_has_converged():
 
 def test_steps_of_em_are_those_of_their_definition():
     model = KernelHMM.from_random(3, 4, random_state=0)
-    inner = model._model
+    inner, few = model._model, X[:6]
     total, posteriors, _ = logs_of(
-        model.startprob_, model.transmat_, np.log(model.emissionprob_.T[X])
+        model.startprob_, model.transmat_, np.log(model.emissionprob_.T[few])
     )
-    log_prob, (start, moves, emitted) = _learning.expectation_maximisation(inner, [X], 1, 0.0)
+    log_prob, (start, moves, emitted) = _learning.expectation_maximisation(inner, [few], 1, 0.0)
     assert_allclose(log_prob, total)
     assert_allclose(start, posteriors[0], atol=1e-9)
     counts = np.zeros((3, 4))
-    np.add.at(counts.T, X, posteriors)
+    np.add.at(counts.T, few, posteriors)
     assert_allclose(emitted, counts / counts.sum(axis=1, keepdims=True), atol=1e-9)
-    rows, pairs = np.log(model.emissionprob_.T[X]), np.zeros((3, 3))
-    for i, j, t in itertools.product(range(3), range(3), range(len(X) - 1)):
+    rows, pairs = np.log(model.emissionprob_.T[few]), np.zeros((3, 3))
+    for i, j, t in itertools.product(range(3), range(3), range(len(few) - 1)):
         held = rows.copy()
         held[t, np.arange(3) != i] = held[t + 1, np.arange(3) != j] = -np.inf
         pairs[i, j] += np.exp(logs_of(model.startprob_, model.transmat_, held)[0] - total)
@@ -405,6 +405,9 @@ def test_normal_emissions_equal_enumeration(kind, shift):
     assert_array_equal(spread, covars)
     assert_array_equal(model.means_, found)
     assert_array_equal(model.covars_, covars)
+    with pytest.raises(ValueError, match="use forecast"):
+        model.predict_next(rows)
+    assert "GaussianEmissions of 3 states and 2 columns" in repr(model)
 
 
 @pytest.mark.parametrize("kind", ["diag", "full"])
@@ -468,14 +471,18 @@ def test_a_mixture_that_is_separated_is_found(covariance_type):
 
 def test_variances_have_a_floor_that_is_relative_to_the_data():
     rng = np.random.default_rng(0)
-    rows = np.column_stack([rng.normal(size=60), np.full(60, 0.1)])
+    rows = np.column_stack([rng.normal(size=30), np.full(30, 0.1)])
     flat = KernelHMM(2, emissions="gaussian", random_state=0).fit(rows)
     assert_allclose(flat.covars_[:, 1, 1], 1.0)  # of a constant, about which nothing is known
     rows[:, 1] = rows[:, 0]
     for covariance_type in ("diag", "full"):
         for scale in (1.0, 1e8):
             model = KernelHMM(
-                4, emissions="gaussian", covariance_type=covariance_type, random_state=0
+                3,
+                emissions="gaussian",
+                covariance_type=covariance_type,
+                max_iter=20,
+                random_state=0,
             )
             quiet(model, scale * rows)
             least = np.linalg.eigvalsh(model.covars_).min() / scale**2

@@ -78,6 +78,10 @@ class GaussianEmissions:
             np.linalg.cholesky(covars)
         self.covars, self.covariance_type, self.floor = covars, covariance_type, np.zeros(p)
 
+    def __repr__(self):
+        n, p = self.means.shape
+        return f"<GaussianEmissions of {n} states and {p} columns, {self.covariance_type!r}>"
+
     @classmethod
     def _of_data(cls, n_states, X, covariance_type, rng):
         """Return emissions of the clusters that k-means finds, without the order of the rows."""

@@ -885,6 +885,8 @@ class KernelHMM(MaximumLikelihood):
         """
         self._check_local("predict_next")
         model = self._model
+        if model.emitter is not None:
+            raise ValueError("predict_next needs symbols, which are None: use forecast.")
         _check_known(model, "predict_next")
         if state is not None and not isinstance(state, FilterState):
             raise TypeError(
