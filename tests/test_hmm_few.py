@@ -41,7 +41,7 @@ def made(kind, seed):
     """Return logs of transitions, starts and emissions, and sequences."""
     rng = np.random.default_rng(seed)
     n, n_symbols = rng.integers(1, 8), rng.integers(1, 5)
-    logs = (100.0 if kind == "large" else 1.5) * rng.normal(size=(n, n))
+    logs = (400.0 if kind == "large" else 1.5) * rng.normal(size=(n, n))
     if kind == "left-right":
         logs[np.tril_indices(n, -1)] = -np.inf
     elif kind == "masked":
