@@ -112,6 +112,22 @@ def test_what_outgrows_the_rest_after_it_has_underflowed_is_kept():
         assert_allclose(run.log_probs, expected, rtol=1e-12)
 
 
+def test_a_state_below_all_numbers_may_be_the_only_one_left():
+    """Two states that are never left, of which the first cannot emit the second symbol."""
+    with np.errstate(divide="ignore"):
+        logs, start = np.log(np.eye(2)), np.log([0.5, 0.5])
+    rows, sequences = np.array([[0.0, -1500.0], [-np.inf, 0.0]]), [np.array([0, 1, 1])]
+    few, tops = FewStates(Transition(logs), start), rows.max(axis=1)
+    assert not few.is_safe
+    table = rows, (np.exp(rows - tops[:, None]), tops)
+    for kernels in (plain, cpu):
+        run = few.run(kernels, table, *joined(sequences), True)
+        assert_allclose(run.log_probs, np.log(0.5) - 1500, rtol=1e-12)
+        posteriors, (moves, _, _) = run.smoothed(counts=True)
+        assert_allclose(posteriors, np.tile([0, 1], (3, 1)), atol=1e-12)
+        assert_allclose(moves, [[0, 0], [0, 2]], atol=1e-12)
+
+
 def test_best_paths_are_the_same_in_blocks(monkeypatch):
     logs, start, rows, _ = made("any", 3)
     few, symbols = FewStates(Transition(logs), start), np.random.default_rng(0)
