@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 from skrf import AdaptiveRF
-from skrf.graphical import GaussianEmissions, KernelHMM, _learning
+from skrf.graphical import GaussianEmissions, KernelHMM, _learning, _recursions
 from skrf.graphical._batches import FreeArrays
 
 START = np.array([1.0, 0.0, 0.0])
@@ -190,6 +190,24 @@ def test_what_cannot_be_is_minus_infinity_or_named():
     assert impossible[0] == 0
 
 
+def test_first_symbols_that_are_unlikely_leave_features_their_gradients(monkeypatch):
+    """The only first state is e^-400 less likely than another to emit what is seen."""
+    rng = np.random.default_rng(0)
+    given = {"start_prob": [1.0, 0, 0, 0], "feature_map": AdaptiveRF(8)}
+    model = KernelHMM.from_random(4, 3, 2, random_state=0, **given)._model
+    table = rng.normal(size=(9, 4))
+    table[0, 0] = -400.0
+    found = []
+    for most in (128, 0):
+        monkeypatch.setattr(_recursions, "_MOST_FEW", most)
+        case = model.moved(model.embeddings, float).given(table)
+        found.append(_learning.gradients(case, [np.arange(9)]))
+    (log_prob, by_role), (expected, others) = found
+    assert_allclose(log_prob, expected, rtol=1e-12)
+    for role in ("states", "targets"):
+        assert_allclose(by_role[role], others[role], atol=1e-12)
+
+
 # ------------------------------------------------------------------ numbers of states
 
 
@@ -266,6 +284,14 @@ def test_steps_of_em_are_those_of_their_definition():
         held[t, np.arange(3) != i] = held[t + 1, np.arange(3) != j] = -np.inf
         pairs[i, j] += np.exp(logs_of(model.startprob_, model.transmat_, held)[0] - total)
     assert_allclose(moves, pairs / pairs.sum(axis=1, keepdims=True), atol=1e-9)
+
+
+def test_a_warm_start_goes_on_from_what_was_learnt():
+    symbols, _ = regimes(n=300)
+    model = KernelHMM(3, warm_start=True, max_iter=2, random_state=0)
+    before = quiet(model, symbols).score(symbols)
+    history = quiet(model, symbols).history_
+    assert len(history) == 2 and before < history[0]
 
 
 def test_starts_are_learnt_unless_given():
@@ -530,5 +556,7 @@ def test_rows_that_are_none_are_named(rows, said):
     model = KernelHMM(2, emissions="gaussian")
     with pytest.raises(ValueError, match=said):
         model.fit(rows)
+    with pytest.raises(ValueError, match="X must hold rows"):
+        model.fit(log_likelihood=np.zeros((3, 2)))
     with pytest.raises(NotFittedError):
         KernelHMM(np.eye(2), emissions="gaussian").score([[0.0]])

@@ -292,7 +292,9 @@ def _all_counts(model, sequences, repeats):
 
 def _counts_of(model, batch, repeats):
     """Yield log probabilities and expected counts that add up to those of some sequences."""
-    if (repeats == 1).all() and (run := model.run(batch)):
+    run = model.run(batch) if (repeats == 1).all() else None
+    # Counts of logarithms know nothing of features.
+    if run is not None and (model.transition.T is None or not run.in_logs):
         yield _counts_of_few(model, run)
         return
     if not model.in_logs:

@@ -441,7 +441,7 @@ class KernelHMM(MaximumLikelihood):
                     "them at once."
                 )
         emitter = self._emitter()
-        if emitter == "gaussian":
+        if isinstance(emitter, str):
             raise NotFittedError(
                 "emissions='gaussian' has no means before fit: call fit, or pass "
                 "GaussianEmissions(means, covars)."
@@ -1233,9 +1233,14 @@ class KernelHMM(MaximumLikelihood):
                 "takes it into account."
             )
         draft, rng = self._draft(), as_generator(draw_seed(self.random_state))
-        first, redraw = draft._first(X, log_likelihood, rng)
         if self.warm_start and self._fitted is not None:
-            first = self._fitted
+            first, redraw, n_init = self._fitted, None, 1 if n_init == "screened" else n_init
+        else:
+            first, redraw = draft._first(X, log_likelihood, rng)
+        if log_likelihood is not None and first.emitter is not None:
+            raise ValueError(
+                "log_likelihood must be None in fit where emissions are learnt from X."
+            )
         for name, of_few, others in (("max_iter", 300, 100), ("tol", 1e-8, 1e-6)):
             if settings[name] is None:
                 settings[name] = of_few if first.has_few else others
@@ -1280,7 +1285,9 @@ class KernelHMM(MaximumLikelihood):
         self._validate_params()
         emitter, redraw, has_states = self._emitter(), None, not isinstance(self.states, Integral)
         embeddings = self._check_embeddings() if has_states else None
-        if emitter == "gaussian":
+        if isinstance(emitter, str):
+            if X is None:
+                raise ValueError("X must hold rows for emissions='gaussian', got None.")
             n = len(embeddings["states"]) if has_states else check_integer("states", self.states)
             rows = check_rows(X)
             if len(rows) < n:
