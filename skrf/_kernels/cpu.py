@@ -444,8 +444,16 @@ _Unrolled = partial(njit, inline="always", **_INNER)
 
 @_Unrolled()
 def _product(n, x, A, out):
-    """Write x @ A: four rows at a time, or the sums would wait for their stores."""
-    for i in range(0, n, 4):
+    """Write x @ A: eight or four rows at a time, or the sums would wait for their stores."""
+    many = n // 8 * 8
+    for i in range(0, many, 8):
+        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+        x4, x5, x6, x7 = x[i + 4], x[i + 5], x[i + 6], x[i + 7]
+        for j in range(n):
+            y = (x0 * A[i, j] + x1 * A[i + 1, j]) + (x2 * A[i + 2, j] + x3 * A[i + 3, j])
+            z = (x4 * A[i + 4, j] + x5 * A[i + 5, j]) + (x6 * A[i + 6, j] + x7 * A[i + 7, j])
+            out[j] = y + z if i == 0 else out[j] + (y + z)
+    for i in range(many, n, 4):
         b, c, d = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
         x0, x1 = x[i], x[b] if b == i + 1 else 0.0
         x2, x3 = x[c] if c == i + 2 else 0.0, x[d] if d == i + 3 else 0.0
@@ -478,7 +486,7 @@ def _filter_few(n, A, start, weights, symbols, starts, least, posteriors, totals
     return True
 
 
-@_Kernel
+@partial(_Kernel, fastmath={"reassoc", "nsz", "contract"})
 def _filter(A, start, weights, symbols, starts, least, posteriors, totals):
     n = len(start)
     if n == 3:
@@ -533,12 +541,12 @@ def _smooth(turned, w, symbols, starts, totals, posteriors, moves, by_symbol, by
         _smooth_few(n, turned, w, symbols, starts, totals, posteriors, moves, by_symbol, by_start)
 
 
-@_Kernel
+@partial(_Kernel, fastmath={"reassoc", "nsz", "nnan"})
 def _largest(values, margin, places):
     for t in range(len(values)):
         row, top, j = values[t], 0.0, 0
         for i in range(len(row)):
-            top = max(top, row[i])
+            top = row[i] if row[i] > top else top
         top -= margin * top
         while row[j] < top:
             j += 1
