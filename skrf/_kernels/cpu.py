@@ -463,12 +463,24 @@ def _product(n, x, A, out):
 
 
 @_Unrolled()
+def _total(n, x):
+    # Four sums, as one waits for its last term. The compiler's own order would depend on where
+    # arrays lie, and so would the last bit.
+    t0, t1, t2, t3, many = 0.0, 0.0, 0.0, 0.0, n // 4 * 4
+    for j in range(0, many, 4):
+        t0, t1, t2, t3 = t0 + x[j], t1 + x[j + 1], t2 + x[j + 2], t3 + x[j + 3]
+    for j in range(many, n):
+        t0 += x[j]
+    return (t0 + t1) + (t2 + t3)
+
+
+@_Unrolled()
 def _filter_few(n, A, start, weights, symbols, starts, least, posteriors, totals):
     # The next product goes on from shares that are not yet divided: nothing waits for divisions.
     keeps, inverse = len(posteriors) > 1, 1.0
     last, ahead = np.empty(n), np.empty(n)
     for t in range(len(symbols)):
-        w, total = weights[symbols[t]], 0.0
+        w = weights[symbols[t]]
         if starts[t]:
             inverse = 1.0
             for j in range(n):
@@ -477,7 +489,7 @@ def _filter_few(n, A, start, weights, symbols, starts, least, posteriors, totals
             _product(n, last, A, ahead)
         for j in range(n):
             last[j] = ahead[j] * (w[j] * inverse)
-            total += last[j]
+        total = _total(n, last)
         if not total > least:
             return False
         totals[t], inverse, post = total, 1 / total, posteriors[t if keeps else 0]
@@ -486,7 +498,7 @@ def _filter_few(n, A, start, weights, symbols, starts, least, posteriors, totals
     return True
 
 
-@partial(_Kernel, fastmath={"reassoc", "nsz", "contract"})
+@_Kernel
 def _filter(A, start, weights, symbols, starts, least, posteriors, totals):
     n = len(start)
     if n == 3:
