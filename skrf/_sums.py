@@ -77,22 +77,20 @@ class Rows(NamedTuple):
         """Apply a function to the values, and to the scale if there is one."""
         return Rows(function(self.values), None if self.scale is None else function(self.scale))
 
-    def repeated(self, log_weights, lower=None):
-        """Return the features r times side by side, times weights, less `lower`.
+    def repeated(self, log_weights):
+        """Return the features r times side by side, times weights.
 
         Parameters
         ----------
         log_weights : array of shape (..., r)
             Logarithms of the weights.
-        lower : array of shape (r M,), default=None
-            What is subtracted from logarithms.
         """
         xp, (values, scale) = namespace(self.values), self
         n_features, n = values.shape[-1], log_weights.shape[-1]
         shifts = xp.repeat(cast(log_weights, values.dtype), n_features, axis=-1)[..., None, :]
         copies = xp.concat([values] * n, axis=-1)
         if scale is None:
-            return Rows(copies + (shifts if lower is None else shifts - like(lower, values)))
+            return Rows(copies + shifts)
         shifts = shifts - constant(xp.max(shifts, axis=-1, keepdims=True))
         scale = xp.concat([xp.broadcast_to(scale, values.shape)] * n, axis=-1)
         return Rows(copies * xp.exp(shifts), scale)

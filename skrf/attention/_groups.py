@@ -79,22 +79,18 @@ class KeyGroup:
         n_heads = math.prod(self.q.shape[:-2])
         return block_size or rows_at_once(self.q, n_heads * _ROW_ENTRIES, FEATURE_ROWS)
 
-    def query_features(self, rows, lower=None):
-        """Return the features of some queries (G, n, M), less `lower`."""
-        queries = cast(self.q[..., rows, :], self.dtype)
+    def query_features(self, rows):
+        """Return the features of some queries (G, n, M)."""
+        features = self._memory[0].rows(self.maps.queries, cast(self.q[..., rows, :], self.dtype))
         if self.log_weights is None:
-            return self._memory[0].rows(self.maps.queries, queries, lower)
-        features = self._memory[0].rows(self.maps.queries, queries)
-        return features.repeated(self.log_weights[..., None, :], lower)
+            return features
+        return features.repeated(self.log_weights[..., None, :])
 
-    def key_features(self, rows, lower=None):
-        """Return the features of some keys (n, M), less `lower`; those of padding are zero."""
-        keys = cast(self.k[..., rows, :], self.dtype)
-        if self.log_weights is None:
-            features = self._memory[1].rows(self.maps.keys, keys, lower)
-        else:
-            features = self._memory[1].rows(self.maps.keys, keys)
-            features = features.repeated(namespace(keys).zeros_like(self.log_weights), lower)
+    def key_features(self, rows):
+        """Return the features of some keys (n, M); those of padding are zero."""
+        features = self._memory[1].rows(self.maps.keys, cast(self.k[..., rows, :], self.dtype))
+        if self.log_weights is not None:
+            features = features.repeated(namespace(self.k).zeros_like(self.log_weights))
         if self.padding is None:
             return features
         hidden, (values, scale) = self.padding[..., rows, None], features
@@ -102,11 +98,6 @@ class KeyGroup:
         if scale is None:
             return Rows(fill(values, hidden, -np.inf))
         return Rows(values, fill(scale, hidden, -np.inf))
-
-    def read(self, readout, rows):
-        """Return what some queries read from a `Readout` of sums."""
-        queries = cast(self.q[..., rows, :], self.dtype)
-        return readout(self.maps.queries, queries, self._memory[0])
 
     def values(self, rows):
         """Return [1, values] of some keys; rows of padding are 0."""

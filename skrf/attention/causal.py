@@ -6,17 +6,11 @@ positive map is then at least exp(-limit), so that nothing needs an epsilon. A l
 earlier outputs by rounding only.
 """
 
-import numpy as np
-
 from .._arrays import cast
-from .._sums import Sums, added, is_inside, rise_limit, scale_keys, scale_queries
+from .._sums import Sums, added, rise_limit, scale_keys, scale_queries
 from . import _prefix_sums
 from ._gates import blocks_of_gates, faded, gated
 from ._groups import blocks_between
-
-_LARGEST = 1e30  # exponent of a kept scale
-_RISE = 5.0  # nats that gates may add to exponents on a kept scale
-_LEVEL = 1e12  # weight of a feature on a kept scale: leaves room for sums of many blocks
 
 
 def step(before, queries, keys, values):
@@ -66,10 +60,6 @@ def _after_block(group, out, block, gates, sums, step):
         keys = group.key_features(block)
         return added(sums, keys if gates is None else gated(None, keys, gates)[1], values)
     of_queries = slice(block.start - first, block.stop - first)
-    result = _on_the_scale_so_far(group, of_queries, block, gates, sums, values)
-    if result is not None:
-        out.put_quotients(of_queries, result.products)
-        return _after(sums, result)
     queries, keys = group.query_features(of_queries), group.key_features(block)
     if gates is not None:
         queries, keys = gated(queries, keys, gates)
@@ -79,34 +69,8 @@ def _after_block(group, out, block, gates, sums, step):
         result = step(sums, queries.part(rows), keys.part(rows), values[..., rows, :])
         start = of_queries.start
         out.put_quotients(slice(start + rows.start, start + rows.stop), result.products)
-        sums = _after(sums, result)
+        sums = Sums(sums.sums + cast(result.total, sums.sums.dtype), top)
     return sums
-
-
-def _after(sums, result):
-    """Return the sums including the keys of a step, given its result."""
-    return Sums(sums.sums + cast(result.total, sums.sums.dtype), sums.top)
-
-
-def _on_the_scale_so_far(group, of_queries, block, gates, sums, values):
-    """Return the `Step` of a block on the scale of earlier keys, or None where it does not suit.
-
-    It saves the passes that find the largest exponents of both sides.
-    """
-    is_usual = group.maps.is_positive and group.is_numpy and group.k.ndim == 2
-    is_usual = is_usual and (gates is None or gates[1:].sum(axis=0).min() > -_RISE)
-    if sums is None or not is_usual or not (np.abs(sums.top) < _LARGEST).all():
-        return None
-    queries = group.query_features(of_queries, -sums.top)
-    keys = group.key_features(block, sums.top)
-    if gates is not None:
-        queries, keys = gated(queries, keys, gates)
-    queries, keys = queries.values, keys.values
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.exp(queries, out=queries), np.exp(keys, out=keys)
-        result = _prefix_sums.step(sums.sums, queries, keys, values)
-    is_level = result.total[..., 0].max() < _LEVEL and np.isfinite(result.total).all()
-    return result if is_level and is_inside(result.products[..., 0], values.dtype) else None
 
 
 def _safe_parts(sums, keys):
