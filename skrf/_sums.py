@@ -29,7 +29,6 @@ from ._arrays import (
     largest_entry,
     like,
     namespace,
-    take,
     to_host,
 )
 from ._threads import Scratch
@@ -91,9 +90,17 @@ class Rows(NamedTuple):
         copies = xp.concat([values] * n, axis=-1)
         if scale is None:
             return Rows(copies + shifts)
-        shifts = shifts - constant(xp.max(shifts, axis=-1, keepdims=True))
+        top = constant(xp.max(shifts, axis=-1, keepdims=True))
         scale = xp.concat([xp.broadcast_to(scale, values.shape)] * n, axis=-1)
-        return Rows(copies * xp.exp(shifts), scale)
+        return Rows(copies * xp.exp(shifts - top), scale + top)
+
+    def signed(self):
+        """Return the features as numbers with log scales, also those given as logarithms."""
+        xp, scale = namespace(self.values), self.scale
+        if scale is not None:
+            return Rows(self.values, xp.broadcast_to(scale, self.values.shape))
+        scale = constant(self.values)
+        return Rows(xp.exp(self.values - finite(scale)), scale)
 
     def plain(self):
         """Return the features themselves, which may overflow."""
@@ -285,24 +292,34 @@ def scale_keys(rows, top):
 
 
 def scale_queries(rows, top):
-    """Return query features as factors of sums at `top`, with row maxima of 1, and their slopes.
+    """Return query features as factors of sums at `top`, their slopes, and log scales of rows.
 
-    NumPy arrays are overwritten. The scale of a whole row cancels in its quotient.
+    The largest exponential of a row is 1, and its log scale (..., n, 1) cancels in its quotient.
+    NumPy arrays are overwritten.
     """
-    if rows.scale is not None and rows.scale.shape[-1] == 1:
-        return rows.values, namespace(rows.scale).ones_like(rows.scale)
     exponents = cast(top[..., None, :], rows.values.dtype)
-    exponentials = exp_max_one(arithmetic(rows.values).add(rows.exponents, exponents))
+    if rows.scale is not None and rows.scale.shape[-1] == 1:
+        return (
+            rows.values,
+            namespace(rows.scale).ones_like(rows.scale),
+            rows.scale + finite(exponents),
+        )
+    exponentials, level = exp_and_max(arithmetic(rows.values).add(rows.exponents, exponents))
     if rows.scale is None:
-        return exponentials, exponentials
-    return arithmetic(rows.values).multiply(rows.values, exponentials), exponentials
+        return exponentials, exponentials, level
+    return arithmetic(rows.values).multiply(rows.values, exponentials), exponentials, level
 
 
 def exp_max_one(logs):
     """Return exponentials of logarithms with row maxima of 1; NumPy arrays are overwritten."""
+    return exp_and_max(logs)[0]
+
+
+def exp_and_max(logs):
+    """Return the same, and the maxima of the logarithms of rows, 0 where they are -inf."""
     do = arithmetic(logs)
-    top = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
-    return do.exp(do.subtract(logs, finite(top)))
+    top = finite(constant(namespace(logs).max(logs, axis=-1, keepdims=True)))
+    return do.exp(do.subtract(logs, top)), top
 
 
 def rise_limit(array):
@@ -352,17 +369,13 @@ class Sums:
         sums, tops = (xp.stack([getattr(one, name) for one in parts]) for name in ("sums", "top"))
         return cls(sums, tops)
 
-    def of(self, sets):
-        """Return the sums of one group of a stack, or of a list of groups."""
-        if not isinstance(sets, list):
-            return Sums(self.sums[sets, ...], self.top[sets, ...])
-        if len(sets) == self.top.shape[0]:
-            return self
-        return Sums(take(self.sums, sets), take(self.top, sets))
+    def of(self, number):
+        """Return the sums of one group of a stack."""
+        return Sums(self.sums[number, ...], self.top[number, ...])
 
     def groups(self):
         """Return the sums of every group of a stack."""
-        return [Sums(self.sums[i, ...], self.top[i, ...]) for i in range(self.top.shape[0])]
+        return [self.of(i) for i in range(self.top.shape[0])]
 
     def in_library_of(self, X):
         """Return the sums in the library and on the device of X."""
@@ -427,13 +440,19 @@ class Sums:
         top = namespace(self.top).maximum(self.top, other.top)
         return Sums(self.at(top) + other.at(top), top)
 
+    def for_heads(self):
+        """Return the sums of several sets with an axis for the query heads of a set."""
+        if self.top.ndim == 1:
+            return self
+        return Sums(self.sums[..., None, :, :], self.top[..., None, :])
+
     def weigh(self, rows):
-        """Return sums weighted by query features (..., n, M), up to a factor for each row.
+        """Return sums weighted by query features (..., n, M), and log scales of rows (..., n, 1).
 
         NumPy arrays are overwritten. For positive maps the largest term of a row is 1.
         """
-        factors, _ = scale_queries(rows, self.top)
-        return factors @ cast(self.sums, factors.dtype)
+        factors, _, level = scale_queries(rows, self.top)
+        return factors @ cast(self.sums, factors.dtype), level
 
     def log_weigh(self, logs):
         """Return the log weights seen by log features (..., n, M) of queries."""
@@ -607,7 +626,7 @@ class Readout:
         all totals are far inside the range of the dtype.
         """
         if not self.is_positive or is_array_api(X):
-            return self.sums.weigh(memory.rows(feature_map, X))
+            return self.sums.weigh(memory.rows(feature_map, X))[0]
         matrix = self._kept.like(X, lambda: self.sums.sums)
         if self._is_level:
             factors = self._raised(feature_map, X, memory)
@@ -653,7 +672,7 @@ class SignedReadout:
 
     def __call__(self, feature_map, X, memory):
         """Return sums weighted by the features of queries X (n, d), up to factors of rows."""
-        factors, _ = scale_queries(memory.rows(feature_map, X), self.sums.top)
+        factors, *_ = scale_queries(memory.rows(feature_map, X), self.sums.top)
         products = factors @ cast(self.sums.sums, factors.dtype)
         xp, weights = namespace(factors), products[:, self._is_weight]
         rounding = _CANCELLED * xp.finfo(factors.dtype).eps

@@ -1,14 +1,16 @@
 """Feature maps of heads: their random numbers, and the statistics that they are fitted to."""
 
 import copy
+from functools import cached_property
 
 import numpy as np
 from sklearn.base import clone
 
-from .._arrays import constant, namespace, take, to_host
+from .._arrays import LARGEST, constant, namespace, take, to_host
 from .._validation import check_range
 from ..features import as_feature_map, fit_to
 
+_FAR = 1e60  # size of entries that a call does not reach
 _STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
 
 
@@ -25,12 +27,20 @@ class HeadMaps:
         self.transformer = transformer
         self.queries = as_feature_map(transformer)
         self.keys = as_feature_map(transformer, keys=True)
-        self.is_positive = self.keys.is_positive
+        self.is_positive, self._reach = self.keys.is_positive, None
 
-    @property
+    @cached_property
     def n_features(self):
         """Number of features."""
         return self.keys.n_columns
+
+    def reach(self, d):
+        """Return up to which entries d numbers in float64 have exponents in its range, or 0."""
+        if self._reach is None:
+            # A row is a sum of d unit rows, and bounds are at most squares of lengths.
+            bounds = [side.exponent_bound(_FAR * np.eye(d)) for side in (self.queries, self.keys)]
+            self._reach = _FAR if d**3 * max(bounds) <= LARGEST**2 else 0.0
+        return self._reach
 
 
 def needs_data(feature_map):

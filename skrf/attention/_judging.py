@@ -22,7 +22,7 @@ from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
 from ._gates import log_factors, running
 from ._groups import FEATURE_ROWS, blocks
-from .bidirectional import key_sums
+from .linear import key_sums
 
 TOLERATED = 0.3  # relative error up to which there is no collapse
 _MOST_OF_A_MEAN = 1.5  # outputs larger than this many times all values are no means
@@ -123,11 +123,11 @@ def warn_of_collapse(distances):
 
 
 def judged(group, out, n_queries, scale, is_causal, window=None):
-    """Return distances of answers from exact attention at some queries of a `KeyGroup`.
+    """Return distances of answers from exact attention at some queries of a `KeySet`.
 
     Parameters
     ----------
-    group : KeyGroup
+    group : KeySet
         The inputs.
     out : array of shape (..., G, L, e)
         The output.
@@ -182,7 +182,7 @@ def effective_features(group):
     n_queries, xp = group.q.shape[-2], namespace(group.q)
     sums = key_sums(group, FEATURE_ROWS)
     thinned = slice(None, None, -(-n_queries // _LOOKED_AT))
-    factors, _ = scale_queries(group.query_features(thinned), constant(sums.top)[..., None, :])
+    factors, *_ = scale_queries(group.query_features(thinned), constant(sums.top)[..., None, :])
     shares = constant(factors) * cast(constant(sums.sums)[..., None, None, :, 0], factors.dtype)
     total, squares = (
         to_host(xp.sum(values, axis=-1)).ravel() for values in (shares, shares * shares)

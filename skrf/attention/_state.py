@@ -8,7 +8,6 @@ import numpy as np
 from .._arrays import is_array_api, namespace, take
 from .._sums import Sums
 from .._typing import Array
-from ._groups import in_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,30 +93,21 @@ def sums_of_sets(state, inputs, n_features):
     """
     if state.sums is None:
         return None
-    shape = *inputs.key_leading, n_features, inputs.v.shape[-1] + 1
-    given = tuple(state.sums.shape), namespace(state.sums).__name__, state.width
-    needed = shape, namespace(inputs.q).__name__, inputs.k.shape[-1]
-    if given != needed:
+    xp, shape = namespace(state.sums), (*inputs.key_leading, n_features, inputs.v.shape[-1] + 1)
+    width = inputs.k.shape[-1]
+    if (tuple(state.sums.shape), state.width) != (shape, width) or xp is not namespace(inputs.q):
         raise ValueError(
             "state must come from earlier positions of the same inputs: it holds sums of shape "
-            f"{given[0]} of {given[1]} for keys of width {given[2]}, these need {needed[0]} of "
-            f"{needed[1]} and width {needed[2]}."
+            f"{tuple(state.sums.shape)} of {xp.__name__} for keys of width {state.width}, these "
+            f"need {shape} of {namespace(inputs.q).__name__} and width {width}."
         )
-    xp, n_lead = namespace(state.sums), len(inputs.key_leading)
-    sums, top = (
-        xp.reshape(array, (-1, *array.shape[n_lead:])) for array in (state.sums, state.log_scale)
-    )
-    return Sums(sums, top)
+    arrays = state.sums, state.log_scale
+    n_lead = len(inputs.key_leading)
+    return Sums(*(xp.reshape(array, (-1, *array.shape[n_lead:])) for array in arrays))
 
 
-def state_of_sets(sums_of_groups, groups, inputs, is_double):
-    """Return the state after some positions, given the sums of every group of sets."""
-    sums, top = (
-        in_order([getattr(group_sums, name) for group_sums in sums_of_groups], groups)
-        for name in ("sums", "top")
-    )
-    xp = namespace(sums)
-    sums, top = (
-        xp.reshape(array, (*inputs.key_leading, *array.shape[1:])) for array in (sums, top)
-    )
-    return AttentionState(sums, top, inputs.k.shape[-1], is_double)
+def state_after(sums, inputs, is_double):
+    """Return the state of `Sums` with one axis for all sets."""
+    xp, lead = namespace(sums.sums), inputs.key_leading
+    arrays = (xp.reshape(array, (*lead, *array.shape[1:])) for array in (sums.sums, sums.top))
+    return AttentionState(*arrays, inputs.k.shape[-1], is_double)

@@ -121,7 +121,7 @@ def attend(group, mask, heads, out):
     result = side_by_side([quotients(sums) for _, sums in pieces], -2)
     if np.any(order[1:] < order[:-1]):
         result = take(result, np.argsort(order), -2)
-    out.put(cast(result, group.dtype))
+    out._outs = [cast(result, group.dtype)]
     return sum(_n_lost(*piece, features, mask) for piece in pieces) if features.is_signed else 0
 
 
@@ -174,7 +174,7 @@ def _by_products(features, mask):
     keys, queries, values = features.keys, features.queries, features.values
     xp, every = namespace(values), slice(0, None)
     top = constant(xp.max(keys.exponents, axis=-2))
-    Q, _ = scale_queries(_new_rows(queries, every), top[..., None, :])
+    Q, *_ = scale_queries(_new_rows(queries, every), top[..., None, :])
     K, _ = scale_keys(_new_rows(keys, every), top)
     Q, K, V = (_contiguous(transposed(array)) for array in (Q, K, values))
     product = mask.multiplier(values, features.heads)
@@ -282,7 +282,7 @@ def _block(rows, features, mask):
     top = xp.full_like(exponents[..., 0, :], -np.inf)
     for block in parts:
         top = xp.maximum(top, xp.max(_rows_of(exponents, block), axis=-2))
-    Q, _ = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
+    Q, *_ = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
     shape = (*Q.shape[:-1], values.shape[-1])
     sums, sizes = in_library_of(np.zeros(shape), values), 0.0
     for block in parts:

@@ -2,19 +2,19 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from .._arrays import like, namespace, to_host
 from .._estimator import EstimatorBase
 from .._memory import check_fits
+from .._sums import Sums
 from .._threads import serial_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
-from . import bidirectional, causal, masked
+from . import masked
 from ._feature_maps import (
     HeadMaps,
     fitted,
@@ -25,7 +25,7 @@ from ._feature_maps import (
     rows_of_sets,
 )
 from ._gates import with_gates
-from ._groups import FEATURE_ROWS, Output, for_each, in_order, key_group, sets_of_groups
+from ._groups import FEATURE_ROWS, KeyGroup, Output, for_each
 from ._inputs import check_flag, check_inputs, check_scale
 from ._judging import (
     AttentionDiagnosis,
@@ -37,13 +37,25 @@ from ._judging import (
     warn_of_lost,
 )
 from ._masks import as_mask, owned
-from ._state import AttentionState, state_of_sets, sums_of_sets
+from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
+from .linear import attend_to_all, attend_to_earlier, block_of
 from .masks import DecayMask
 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of keys
 _JOINT_ENTRIES = 2**13  # features of a step's set up to which all sets are computed at once
+
+
+class _Attended(NamedTuple):
+    """What is computed of a set, or of all sets."""
+
+    out: Any
+    lse: Any
+    sums: Sums | None
+    is_double: bool
+    n_lost: int
+    distances: Any
 
 
 class ApproxKernelAttention(EstimatorBase):
@@ -121,7 +133,7 @@ class ApproxKernelAttention(EstimatorBase):
 
     _default_map = OptimalPositiveRF(256)
     _foreign_parameters = {"is_causal": "Pass causal instead."}
-    _causal_step = staticmethod(causal.step)  # skrf.torch has its own
+    _block_of = staticmethod(block_of)  # skrf.torch has its own
 
     def __init__(
         self,
@@ -266,8 +278,8 @@ class ApproxKernelAttention(EstimatorBase):
         return self._seeded[1]
 
     def _maps(self, inputs):
-        """Return the `HeadMaps` of every set of keys."""
-        n_sets, width, n_heads = inputs.k.shape[0], inputs.k.shape[-1], inputs.n_key_heads
+        """Return the `HeadMaps` of sets of keys; if they are fewer, they serve the next in turn."""
+        width = inputs.k.shape[-1]
         prototype = self._prototype(width)
         if hasattr(self, "feature_maps_"):
             shape = _shape_of_fit(inputs)
@@ -281,22 +293,24 @@ class ApproxKernelAttention(EstimatorBase):
                     "feature_map, scale or random_state has changed after fit: call fit(q, k) "
                     "again, or clone the operator to forget the statistics."
                 )
-            return [self._fitted_maps[u % n_heads] for u in range(n_sets)]
+            return self._fitted_maps
         if self.causal:
             if needs_data(prototype):
                 raise ValueError(
                     f"feature_map={self.feature_map!r} needs statistics, and causal attention must "
                     "not take them from its inputs: call fit(q, k) first."
                 )
-            return self._drawn[width][2] * n_sets
+            return self._drawn[width][2]
         if ignores_data(prototype):
-            return self._drawn[width][2] * n_sets
+            return self._drawn[width][2]
 
         def maps_of(rows):
             return HeadMaps(fitted(prototype, *rows))
 
-        # On a device each thread queues work in an order of its own, so stay in this thread.
-        return for_each(maps_of, rows_of_sets(inputs), inputs)
+        rows = rows_of_sets(inputs)
+        if not inputs.is_numpy:  # on a device each thread queues work in an order of its own
+            return [maps_of(own) for own in rows]
+        return for_each(lambda number: maps_of(rows[number]), inputs, is_joint=False)
 
     # ---------------------------------------------------------------- calls
 
@@ -365,8 +379,8 @@ class ApproxKernelAttention(EstimatorBase):
             warn_of_cancelled(attended.out, inputs.v)
         return inputs.given_layout(attended.out)
 
-    def _attend(self, inputs, maps, *, n_judged=0, window=None, state=None):
-        """Return the output, the state after it, lost queries and distances to exact attention.
+    def _attend(self, inputs, maps, *, n_judged=0, window=None, state=None, wants_lse=False):
+        """Return the output, what can continue it, lost queries, and distances to exact attention.
 
         Parameters
         ----------
@@ -379,54 +393,53 @@ class ApproxKernelAttention(EstimatorBase):
         window : int, default=None
             As in `judged`.
         state : AttentionState, default=None
-            The state before the inputs; None if the sums after them are not wanted.
+            The state before the inputs.
+        wants_lse : bool, default=False
+            Whether logarithms of sums of weights are wanted.
         """
         scale, mask = check_scale(self.scale, inputs.k.shape[-1]), None
+        n_queries, n_sets = inputs.q.shape[-2], inputs.k.shape[0]
         if self.mask is not None and not isinstance(self.mask, DecayMask):
-            lengths = inputs.q.shape[-2], inputs.k.shape[-2]
-            given = *lengths, inputs.n_query_heads, self.causal, inputs.q
+            given = n_queries, inputs.k.shape[-2], inputs.n_query_heads, self.causal, inputs.q
             mask = as_mask(self._mask_in_use(), *given)
-        is_joint = before = None
+        before, is_joint, is_double = None, not inputs.is_numpy, False
         if state is not None:
             n_times = 1 if inputs.log_weights is None else inputs.log_weights.shape[-1]
             before = sums_of_sets(state, inputs, n_times * maps[0].n_features)
-            is_small = inputs.q.shape[-2] * maps[0].n_features <= _JOINT_ENTRIES
-            is_shared = len(maps) > 1 and all(head is maps[0] for head in maps)
-            is_joint = True if is_small and is_shared else None
-        groups = sets_of_groups(inputs, maps, is_joint)
-        whole = None
-        if inputs.is_numpy:
-            whole = np.empty((*inputs.q.shape[:-1], inputs.v.shape[-1]), inputs.q.dtype)
+            is_joint = is_joint or n_queries * maps[0].n_features <= _JOINT_ENTRIES
+            is_double = state.is_double or n_queries == 1  # which costs less than to ask
 
-        def attend(sets):
-            group = key_group(inputs, maps, sets, state is not None and state.is_double)
-            out = Output(None if whole is None else whole[sets] if is_joint is None else whole)
-            after, n_lost, distances = None, 0, np.zeros((2, 3))
+        def attend(number):
+            own_maps = maps if number is None else [maps[number % len(maps)]]
+            group = KeyGroup.of(inputs, number, maps=own_maps, is_double=is_double)
+            out, sums = Output(group, wants_lse), None
             if mask is not None:
-                n_lost = masked.attend(group, mask, inputs.heads_of(sets), out)
+                heads = inputs.heads_of(np.arange(n_sets) if number is None else number)
+                n_lost = masked.attend(group, mask, heads, out)
             elif self.causal:
-                sums = None if before is None else before.of(sets)
-                after = causal.attend(group, out, sums, self.block_size, self._causal_step)
-                n_lost = _n_lost(group, out, is_causal=True, sums=sums)
+                sums = before if before is None or number is None else before.of(number)
+                n_seen = None if sums is None else sums.top
+                sums = attend_to_earlier(group, out, sums, self.block_size, self._block_of)
+                n_lost = _n_lost(group, out.zeros(), True, n_seen)
             else:
-                bidirectional.attend(group, out, self.block_size)
-                n_lost = _n_lost(group, out, is_causal=False)
-            if state is not None:
-                after = after, state.is_double or not group.is_usual
-            result = out.joined()
+                attend_to_all(group, out, self.block_size)
+                n_lost = _n_lost(group, out.zeros(), False)
+            result, distances = out.joined(), 0.0
             if n_judged:
                 distances = judged(group, result, n_judged, scale, self.causal, window)
-            return result, after, n_lost, distances
+            return _Attended(result, out.lse(), sums, not group.is_usual, n_lost, distances)
 
-        results, after, n_lost, distances = zip(*for_each(attend, groups, inputs), strict=True)
-        if state is not None:
-            sums, is_double = zip(*after, strict=True)
-            state = state_of_sets(sums, groups, inputs, any(is_double))
-        return SimpleNamespace(
-            out=in_order(list(results), groups) if whole is None else whole,
-            state=state,
-            n_lost=sum(n_lost),
-            distances=sum(distances),
+        found = for_each(attend, inputs, is_joint)
+        if is_joint:
+            return found[0]
+        outs, logs, sums, is_double, n_lost, distances = zip(*found, strict=True)
+        return _Attended(
+            np.stack(outs),
+            np.stack(logs) if wants_lse else None,
+            Sums.stack(sums),
+            any(is_double),
+            sum(n_lost),
+            sum(distances),
         )
 
     # ---------------------------------------------------------------- streaming
@@ -497,7 +510,8 @@ class ApproxKernelAttention(EstimatorBase):
         inputs = self._gated(inputs, log_gates)
         attended = self._attend(inputs, self._maps(inputs), state=state)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
-        return inputs.given_layout(attended.out), attended.state
+        is_double = state.is_double or attended.is_double
+        return inputs.given_layout(attended.out), state_after(attended.sums, inputs, is_double)
 
     # ---------------------------------------------------------------- inspection
 
@@ -562,8 +576,13 @@ class ApproxKernelAttention(EstimatorBase):
         if self.mask is not None or not maps[0].is_positive:
             effective = []
         else:
-            groups = sets_of_groups(inputs, maps)
-            effective = [effective_features(key_group(inputs, maps, sets)) for sets in groups]
+            numbers = range(len(inputs.k)) if inputs.is_numpy else [None]
+            effective = [
+                effective_features(
+                    KeyGroup.of(inputs, n, maps=maps if n is None else [maps[n % len(maps)]])
+                )
+                for n in numbers
+            ]
         effective = [numbers for numbers in effective if numbers is not None]
         effective = np.concatenate(effective) if effective else None
         if not n_judged:
@@ -613,22 +632,18 @@ def _shape_of_fit(inputs):
     return inputs.k.shape[-1], n_heads, n_heads * inputs.q.shape[1]
 
 
-def _n_lost(group, out, *, is_causal, sums=None):
+def _n_lost(group, zeros, is_causal, top=None):
     """Return the number of queries whose weights sum to 0 although they see a key.
 
-    Always 0 for a positive map. `sums` are those over the keys of earlier calls, or None.
+    `zeros` are those whose weights sum to 0, or None; `top` are exponents of keys of earlier calls.
     """
-    if group.maps.is_positive or not out.zeros:
+    if zeros is None or not zeros.any():
         return 0
     xp = namespace(group.q)
     is_key = xp.ones_like(group.k[..., 0]) if group.padding is None else ~group.padding
     n_keys = np.cumsum(to_host(is_key).astype(int), axis=-1)
-    if is_causal:
-        n_keys = n_keys[..., -group.q.shape[-2] :]  # queries are those of the last positions
-    if sums is not None:
-        n_keys = n_keys + (to_host(sums.top).max(axis=-1, keepdims=True) > -np.inf)
-    n_lost = 0
-    for rows, is_zero in out.zeros:
-        n_seen = n_keys[..., None, rows if is_causal else slice(-1, None)]
-        n_lost += int((to_host(is_zero) & (n_seen > 0)).sum())
-    return n_lost
+    # Queries of causal attention are those of the last positions.
+    n_keys = n_keys[..., -group.q.shape[-2] :] if is_causal else n_keys[..., -1:]
+    if top is not None:
+        n_keys = n_keys + (to_host(top).max(axis=-1, keepdims=True) > -np.inf)
+    return int((zeros & (n_keys[..., None, :] > 0)).sum())

@@ -15,7 +15,7 @@ from ..attention import ApproxKernelAttention
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_share
 from ._attention import Attention
-from ._causal import causal_step
+from ._causal import block_of
 from .states import StreamState
 
 __all__ = ["RandomFeatureAttention"]
@@ -30,7 +30,7 @@ _KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may as
 class _Operator(ApproxKernelAttention):
     """The operator with a backward pass of its own for causal attention."""
 
-    _causal_step = staticmethod(causal_step)
+    _block_of = staticmethod(block_of)
 
 
 class RandomFeatureAttention(Attention):
