@@ -230,9 +230,12 @@ def largest_norm2(X):
 
 def largest_entry(X):
     """Return the largest absolute value, or NaN if there is a NaN, without a temporary array."""
-    xp, X = namespace(X), constant(X)
-    low, high = xp.aminmax(X) if hasattr(xp, "aminmax") else (xp.min(X), xp.max(X))
-    low, high = float(low), float(high)
+    if type(X) is np.ndarray:  # asked for by every position of a stream
+        low, high = float(X.min()), float(X.max())
+    else:
+        xp, X = namespace(X), constant(X)
+        low, high = xp.aminmax(X) if hasattr(xp, "aminmax") else (xp.min(X), xp.max(X))
+        low, high = float(low), float(high)
     return -low if high < -low else high + 0.0 * low  # the sum keeps NaN
 
 

@@ -489,10 +489,10 @@ def is_inside(totals, dtype, room=0.5):
 
 
 class Memory:
-    """Scratch memory for blocks, reused for every block of a thread."""
+    """Scratch memory for blocks, reused for every block of a thread unless it is given."""
 
-    def __init__(self):
-        self.features, self.room = Scratch(), Scratch()
+    def __init__(self, *given):
+        self.features, self.room = given or (Scratch(), Scratch())
 
     def rows(self, feature_map, X, lower=None):
         """Return the features of a block; positive ones minus `lower`, a number per column.
@@ -507,9 +507,10 @@ class Memory:
             On the host or in the library of X.
         """
         if X.ndim > 2:
-            xp = namespace(X)
-            flat = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
-            return flat.map(lambda array: xp.reshape(array, (*X.shape[:-1], array.shape[-1])))
+            xp, lead = namespace(X), X.shape[:-1]
+            values, scale = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
+            values = xp.reshape(values, (*lead, values.shape[-1]))
+            return Rows(values, scale if scale is None else xp.reshape(scale, (*lead, -1)))
         if is_array_api(X):
             values, scale = feature_map(X)
             return Rows(values if lower is None else values - like(lower, values), scale)

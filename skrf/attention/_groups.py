@@ -25,6 +25,7 @@ _FAR = 64.0  # nats that float32 holds to 4e-6
 _USUAL = 1e6  # values between this and its inverse stay inside the range of float32
 _ROW_ENTRIES = 512  # of features and sums, roughly, for a query of one head
 _THREADED_ROWS = 2**11  # queries and keys of a set, from which on threads pay
+_NEW = Memory(np.empty, np.empty)
 
 
 @dataclass(eq=False)
@@ -150,8 +151,8 @@ class KeyGroup(KeySet):
         X, n = cast(X, self.dtype), len(sides)
         if n == 1:
             return memory.rows(sides[0], X)
-        # Scratch memory serves one map at a time.
-        parts = [Memory().rows(side, X[i::n, ...]) for i, side in enumerate(sides)]
+        # Scratch memory would serve one map at a time.
+        parts = [_NEW.rows(side, X[i::n, ...]) for i, side in enumerate(sides)]
         if not self.is_positive:
             parts = [part.signed() for part in parts]
         xp = namespace(X)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import arithmetic, cast, is_array_api, namespace
+from .._arrays import arithmetic, cast, constant, is_array_api, namespace
 from .._sums import Sums, added, rise_limit, scale_keys, scale_queries, transposed
 from ._gates import blocks_of_gates, faded, gated
 from ._groups import blocks, blocks_between
@@ -96,12 +96,13 @@ def _after(group, out, block, gates, sums, block_of):
         queries = group.query_features(slice(block.start - first, block.stop - first))
     if gates is not None:
         queries, keys, fall = gated(queries, keys, gates)
-    if queries is None or block.stop - block.start == 1:
-        sums = added(sums, keys, values)
-        if queries is not None:
-            out.put(*sums.for_heads().weigh(queries))
-        return sums
+    if queries is None:
+        return added(sums, keys, values)
     sums = Sums.before(keys, values) if sums is None else sums
+    if block.stop - block.start == 1:
+        products, level, sums = position_of(sums, queries, keys, values)
+        out.put(products, level)
+        return sums
     for rows, top in _safe_parts(sums, keys):
         sums = Sums(sums.at(top), top)
         part = block_of(sums, queries.part(rows), keys.part(rows), values[..., rows, :])
@@ -128,6 +129,32 @@ def _safe_parts(sums, keys):
             continue
         yield rows, top
         sums = Sums(sums.sums, top)
+
+
+def position_of(before, queries, keys, values):
+    """Return what a single position reads, the log scales of that, and the sums including its key.
+
+    The parameters are those of `block_of`, but `before` may be at any exponents.
+    """
+    xp = namespace(values)
+    highest = cast(constant(keys.exponents[..., 0, :]), xp.float64)
+    top = xp.maximum(before.top, highest)
+    level = xp.where(top > -np.inf, top, xp.zeros_like(top))
+    fall, earlier = before.top - level, before.sums
+    if xp is not np or fall.any():
+        earlier = earlier * xp.exp(fall)[..., None]
+    factors = xp.exp(keys.exponents[..., 0, :] - level)
+    if keys.scale is not None:
+        factors = keys.values[..., 0, :] * factors
+    sums = factors[..., None] * values
+    sums = arithmetic(sums).add(sums, earlier)
+    exponents = queries.exponents + top[..., None, None, :]
+    highest = xp.max(constant(exponents), axis=-1, keepdims=True)
+    level = xp.where(highest > -np.inf, highest, xp.zeros_like(highest))
+    factors = xp.exp(exponents - level)
+    if queries.scale is not None:
+        factors = queries.values * factors
+    return factors @ sums[..., None, :, :], level, Sums(sums, top)
 
 
 def block_of(before, queries, keys, values):
