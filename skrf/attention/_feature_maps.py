@@ -9,6 +9,7 @@ from sklearn.base import clone
 from .._arrays import LARGEST, constant, namespace, take, to_host
 from .._validation import check_range
 from ..features import as_feature_map, fit_to
+from ._inputs import check_flag
 
 _FAR = 1e60  # size of entries that a call does not reach
 _STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
@@ -41,6 +42,19 @@ class HeadMaps:
             bounds = [side.exponent_bound(_FAR * np.eye(d)) for side in (self.queries, self.keys)]
             self._reach = _FAR if d**3 * max(bounds) <= LARGEST**2 else 0.0
         return self._reach
+
+
+def check_lse(return_lse, maps):
+    """Raise unless `return_lse` is a flag, and False for maps whose features may be negative."""
+    check_flag("return_lse", return_lse)
+    for head in maps if return_lse else ():
+        for side in (head.queries, head.keys):
+            is_never = side.is_positive or side.is_indicator
+            if not (is_never or getattr(side, "is_nonnegative", False)):
+                raise ValueError(
+                    "return_lse=True needs features that are never negative, because sums of "
+                    f"weights must have logarithms, got feature_map={head.transformer!r}."
+                )
 
 
 def needs_data(feature_map):

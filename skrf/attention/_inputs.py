@@ -71,6 +71,13 @@ class Inputs:
         rows = namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
         return cast(rows, self.dtype)
 
+    def given_rows(self, logs):
+        """Put logarithms of shape (U, G, L), one per query, back behind the leading axes of q."""
+        xp = namespace(logs)
+        dtype = xp.float64 if self.dtype == xp.float64 else xp.float32
+        with np.errstate(over="ignore"):
+            return cast(xp.reshape(logs, (*self.leading, logs.shape[-1])), dtype)
+
     def on_host(self):
         """Return the same with arrays of NumPy, which statistics need."""
         arrays = map(to_host, (self.q, self.k, self.v, self.padding))

@@ -127,7 +127,7 @@ class ArrayMask(Mask):
         entries = self.array if self.n_heads is None else _of_heads(self.array, heads)
         entries = _some(entries, rows, -2)[..., keys]
         if not is_array_api(entries):
-            return like(entries / self.largest, X)
+            return like(entries if self.largest == 1 else entries / self.largest, X)
         if namespace(X).isdtype(entries.dtype, ("bool", "integral")):
             entries = cast(entries, X.dtype)
         return cast(entries / self.largest, X.dtype)

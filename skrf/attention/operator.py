@@ -17,6 +17,7 @@ from ..features import OptimalPositiveRF, prepared
 from . import masked
 from ._feature_maps import (
     HeadMaps,
+    check_lse,
     fitted,
     ignores_data,
     needs_data,
@@ -322,6 +323,7 @@ class ApproxKernelAttention(EstimatorBase):
         *,
         key_padding_mask: Array | None = None,
         log_gates: Array | None = None,
+        return_lse: bool = False,
     ) -> Result:
         """Return the attention of queries to keys.
 
@@ -343,18 +345,26 @@ class ApproxKernelAttention(EstimatorBase):
             keeps; -inf forgets it, as between two texts. For query i, the weight of key j is
             multiplied by the exponential of the sum of the log gates at positions j + 1 to i that
             are not padding.
+        return_lse : bool, default=False
+            Whether to return the logarithm of the sum of the weights of every query as well, for
+            `merge_attention`. Features must not be negative.
 
         Returns
         -------
-        array of shape (..., L, e)
+        out : array of shape (..., L, e)
             Outputs, in the library and on the device of the inputs. The dtype is float64 if any
             input is float64, float16 or bfloat16 if all inputs are, and float32 otherwise; sums are
             in float32 or better. Rows without any key are 0.
+        lse : array of shape (..., L)
+            With `return_lse`: the logarithm of the estimated sum of weights, -inf without a key. It
+            is in float64 if the outputs are, and in float32 otherwise. Masks count as given, gates
+            from the first position on.
 
         Raises
         ------
         ValueError
-            If shapes do not fit or contents are not finite; the message names the input.
+            If shapes do not fit or contents are not finite; the message names the input. With
+            `return_lse`, also if features may be negative.
         TypeError
             If an input is not made of real numbers, if the inputs belong to different libraries, or
             if `mask` is a LinearOperator and the inputs are not NumPy arrays.
@@ -371,13 +381,15 @@ class ApproxKernelAttention(EstimatorBase):
         maps, n_judged = self._maps(inputs), 0
         if self._is_softmax and inputs.log_gates is None:
             n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0])
-        attended = self._attend(inputs, maps, n_judged=n_judged)
+        check_lse(return_lse, maps)
+        attended = self._attend(inputs, maps, n_judged=n_judged, wants_lse=return_lse)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         if n_judged:
             warn_of_collapse(attended.distances[1])
         elif not maps[0].is_positive:
             warn_of_cancelled(attended.out, inputs.v)
-        return inputs.given_layout(attended.out)
+        out = inputs.given_layout(attended.out)
+        return (out, inputs.given_rows(attended.lse)) if return_lse else out
 
     def _attend(self, inputs, maps, *, n_judged=0, window=None, state=None, wants_lse=False):
         """Return the output, what can continue it, lost queries, and distances to exact attention.
@@ -474,7 +486,8 @@ class ApproxKernelAttention(EstimatorBase):
         *,
         key_padding_mask: Array | None = None,
         log_gates: Array | None = None,
-    ) -> tuple[Result, AttentionState]:
+        return_lse: bool = False,
+    ) -> tuple:
         """Return causal attention of the next positions, and the state after them.
 
         However a sequence is split into chunks, the result is that of a single call, up to
@@ -490,11 +503,15 @@ class ApproxKernelAttention(EstimatorBase):
             True where a key is ignored.
         log_gates : array-like of shape (n,), (heads, n) or (..., n), default=None
             As in a call.
+        return_lse : bool, default=False
+            Whether to return the logarithms of sums of weights as well, as in a call.
 
         Returns
         -------
         out : ndarray of shape (..., n, e)
             Attention of these positions to all positions so far.
+        lse : array of shape (..., n)
+            With `return_lse`: as in a call, gates counting from the first position of the stream.
         state : AttentionState
             The new state.
 
@@ -508,10 +525,16 @@ class ApproxKernelAttention(EstimatorBase):
         self.init_state()
         inputs = self._checked(q, k, v, key_padding_mask, is_step=True)
         inputs = self._gated(inputs, log_gates)
-        attended = self._attend(inputs, self._maps(inputs), state=state)
+        maps = self._maps(inputs)
+        check_lse(return_lse, maps)
+        attended = self._attend(inputs, maps, state=state, wants_lse=return_lse)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         is_double = state.is_double or attended.is_double
-        return inputs.given_layout(attended.out), state_after(attended.sums, inputs, is_double)
+        out, state = (
+            inputs.given_layout(attended.out),
+            state_after(attended.sums, inputs, is_double),
+        )
+        return (out, inputs.given_rows(attended.lse), state) if return_lse else (out, state)
 
     # ---------------------------------------------------------------- inspection
 

@@ -51,7 +51,8 @@ class Attention(nn.Module):
         enable_gqa: bool = True,
         key_padding_mask: "torch.Tensor | None" = None,
         log_gates: "torch.Tensor | None" = None,
-    ) -> torch.Tensor:
+        return_lse: bool = False,
+    ) -> Any:
         """Return the attention of queries to keys.
 
         Parameters
@@ -84,11 +85,17 @@ class Attention(nn.Module):
             For causal `RandomFeatureAttention`: logarithms, at most 0, of the share of the past
             that each position keeps, one per key head; -inf forgets it. Gradients flow through
             them.
+        return_lse : bool, default=False
+            Whether to return the logarithms of the sums of weights as well, for
+            `skrf.attention.merge_attention`.
 
         Returns
         -------
-        Tensor of shape (batch, heads, L, e)
+        out : Tensor of shape (batch, heads, L, e)
             Outputs in the dtype of the inputs.
+        lse : Tensor of shape (batch, heads, L)
+            With `return_lse`: as in `skrf.attention`, in float64 if the inputs are and in float32
+            otherwise. Gradients flow through it.
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
         if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
@@ -108,10 +115,12 @@ class Attention(nn.Module):
                     "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
                     f"(L, S), got is_causal={is_causal!r}."
                 )
-            out = self._stream.attend(self, module._step, *parts, hidden, log_gates)
+            found = self._stream.attend(self, module._step, *parts, hidden, log_gates, return_lse)
         else:
-            out = module._attend(*parts, hidden, mask, is_causal, log_gates)
-        return out[:, 0] if query.ndim == 3 else out
+            found = module._attend(*parts, hidden, mask, is_causal, log_gates, return_lse)
+        if query.ndim == 4:
+            return found
+        return tuple(part[:, 0] for part in found) if return_lse else found[:, 0]
 
     def init_state(self) -> Any:
         """Return the state before the first position, for `step`.
@@ -162,7 +171,8 @@ class Attention(nn.Module):
         *,
         key_padding_mask: "torch.Tensor | None" = None,
         log_gates: "torch.Tensor | None" = None,
-    ) -> tuple[torch.Tensor, Any]:
+        return_lse: bool = False,
+    ) -> tuple:
         """Return causal attention of the next positions, and the state after them.
 
         However a sequence is split into chunks, the result is that of a single call, up to
@@ -179,11 +189,15 @@ class Attention(nn.Module):
             True where a key is padding and ignored.
         log_gates : Tensor of shape (n,), (heads, n) or (batch, heads, n), default=None
             As in a call.
+        return_lse : bool, default=False
+            Whether to return the logarithms of the sums of weights as well.
 
         Returns
         -------
         out : Tensor of shape (batch, heads, n, e)
             Attention of these positions to all positions so far.
+        lse : Tensor of shape (batch, heads, n)
+            With `return_lse`: as in a call.
         state : StreamState or LocalStreamState
             The state after them.
 
@@ -196,14 +210,15 @@ class Attention(nn.Module):
         _, parts = self._checked(query, key, value, True)
         if self.training and self.dropout:
             parts[2] = nn.functional.dropout(parts[2], self.dropout)
-        out, state = self._step(*parts, key_padding_mask, log_gates, state, self.seed)
-        return out[:, 0] if query.ndim == 3 else out, state
+        options = key_padding_mask, log_gates, return_lse, state, self.seed
+        *found, state = self._step(*parts, *options)
+        return *(part[:, 0] if query.ndim == 3 else part for part in found), state
 
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
         """Return the attention of inputs with heads."""
         raise NotImplementedError
 
-    def _step(self, query, key, value, key_padding_mask, log_gates, state, seed):
+    def _step(self, query, key, value, key_padding_mask, log_gates, return_lse, state, seed):
         """Return the attention of the next positions and the state after them."""
         raise NotImplementedError
 

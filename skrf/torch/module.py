@@ -259,14 +259,14 @@ class RandomFeatureAttention(Attention):
     # ---------------------------------------------------------------- calls
 
     @torch.compiler.disable
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
         operator = self._of_seed(is_causal, self._seed_of_call())
         with (
             torch.autocast(query.device.type, enabled=False),
             self._masked(operator, mask) as masked,
         ):
             options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
-            return masked(query, key, value, **options)
+            return masked(query, key, value, return_lse=return_lse, **options)
 
     def _of_seed(self, is_causal, seed):
         """Return the operator of a direction with the random numbers of a seed."""
@@ -277,12 +277,12 @@ class RandomFeatureAttention(Attention):
         return self._count() if self.training and self.redraw_every is not None else self.seed
 
     @torch.compiler.disable
-    def _step(self, query, key, value, key_padding_mask, log_gates, state, seed):
+    def _step(self, query, key, value, key_padding_mask, log_gates, return_lse, state, seed):
         operator = self._of_seed(True, seed)
         options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
         with torch.autocast(query.device.type, enabled=False), self._masked(operator) as masked:
-            out, state = masked.step(query, key, value, state, **options)
-        return out, StreamState(**vars(state))
+            *found, state = masked.step(query, key, value, state, return_lse=return_lse, **options)
+        return *found, StreamState(**vars(state))
 
     def _count(self):
         """Count a training call, redraw if it is time to, and return the seed of the call.

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Self
 
 import numpy as np
@@ -20,6 +19,7 @@ from ..._arrays import (
 from ..._estimator import EstimatorBase
 from ..._typing import Array, Result
 from .._gates import exponentials_of, with_gates
+from .._groups import KeySet
 from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
@@ -255,7 +255,13 @@ class LocalAttention(EstimatorBase):
     # ---------------------------------------------------------------- calls
 
     def __call__(
-        self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        key_padding_mask: Array | None = None,
+        return_lse: bool = False,
     ) -> Result:
         """Return the attention of queries to keys.
 
@@ -271,13 +277,19 @@ class LocalAttention(EstimatorBase):
         key_padding_mask : array-like of bool, default=None
             True where a key is padding and ignored. The shape is (S,), or has the leading axes of
             k, with or without its heads.
+        return_lse : bool, default=False
+            Whether to return the logarithm of what divides the output of every query as well, for
+            `merge_attention`.
 
         Returns
         -------
-        array of shape (..., L, e)
+        out : array of shape (..., L, e)
             Outputs, in the library and on the device of the inputs. The dtype is float64 if any
             input is float64, float16 or bfloat16 if all inputs are, and float32 otherwise; sums are
             in float32 or better. Rows of padding are 0.
+        lse : array of shape (..., L)
+            With `return_lse`: the logarithm of the sum of the weights of exact keys and summaries;
+            -inf at padding. It is in float64 if the outputs are, and in float32 otherwise.
 
         Raises
         ------
@@ -286,8 +298,11 @@ class LocalAttention(EstimatorBase):
         TypeError
             If an input is not made of real numbers, or if the inputs belong to different libraries.
         """
+        check_flag("return_lse", return_lse)
         inputs = check_inputs(q, k, v, key_padding_mask, is_checked=False)
-        return inputs.given_layout(self._attend(inputs)[0])
+        out, lse, _ = self._attend(inputs)
+        out = inputs.given_layout(out)
+        return (out, inputs.given_rows(lse)) if return_lse else out
 
     def init_state(self) -> LocalState:
         """Return the state before the first position, for `step`.
@@ -314,7 +329,8 @@ class LocalAttention(EstimatorBase):
         state: LocalState,
         *,
         key_padding_mask: Array | None = None,
-    ) -> tuple[Result, LocalState]:
+        return_lse: bool = False,
+    ) -> tuple:
         """Return causal attention of the next positions, and the state after them.
 
         However a sequence is split into chunks, the result is that of a single call, up to
@@ -328,11 +344,15 @@ class LocalAttention(EstimatorBase):
             From `init_state` or the previous step; it is not changed.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
+        return_lse : bool, default=False
+            Whether to return the logarithms of what divides the outputs as well, as in a call.
 
         Returns
         -------
         out : array of shape (..., n, e)
             Attention of these positions to all positions so far.
+        lse : array of shape (..., n)
+            With `return_lse`: as in a call.
         state : LocalState
             The new state.
 
@@ -345,8 +365,10 @@ class LocalAttention(EstimatorBase):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
         inputs = check_inputs(q, k, v, key_padding_mask, is_step=True, is_checked=False)
-        out, state = self._attend(inputs, state)
-        return inputs.given_layout(out), state
+        check_flag("return_lse", return_lse)
+        out, lse, state = self._attend(inputs, state)
+        out = inputs.given_layout(out)
+        return (out, inputs.given_rows(lse), state) if return_lse else (out, state)
 
     # ---------------------------------------------------------------- inspection
 
@@ -401,10 +423,8 @@ class LocalAttention(EstimatorBase):
         inputs = check_inputs(q, k, v, key_padding_mask)
         out, scale = self._attend(inputs)[0], check_scale(self.scale, inputs.k.shape[-1])
         inputs = with_gates(inputs, None, self.mask, self.causal)
-        dtype = dtype_of_logits(inputs, scale, is_weighted=self.mask is not None)
-        names = "q", "k", "v", "padding", "log_gates", "log_weights"
-        group = SimpleNamespace(**{name: getattr(inputs, name) for name in names}, dtype=dtype)
-        given = group, out, _DIAGNOSED_QUERIES, scale, self.causal
+        dtype = dtype_of_logits(inputs, scale)
+        given = KeySet.of(inputs, dtype=dtype), out, _DIAGNOSED_QUERIES, scale, self.causal
         *squares, size = judged(*given, window=self.units)[0]
         errors = [math.sqrt(square / size) if size else 0.0 for square in squares]
         names = "attention", "mean", "window"
@@ -413,14 +433,14 @@ class LocalAttention(EstimatorBase):
     # ---------------------------------------------------------------- the order of the parts
 
     def _attend(self, inputs, state=None):
-        """Return the outputs (U, G, L, e), and the state after them if one is given."""
+        """Return outputs (U, G, L, e), log-sum-exps, and the state after them if one is given."""
         sizes, scale = self._sizes(), check_scale(self.scale, inputs.k.shape[-1])
         xp, (n_sets, _, n_queries, _) = namespace(inputs.q), inputs.q.shape
         n_keys = inputs.k.shape[1]
         known, n_missing = self._known(inputs), n_keys - n_queries
         self._check_lengths(sizes, known is not None, n_queries, n_keys)
         check_finite("v", inputs.v)
-        dtype = dtype_of_logits(inputs, scale, is_weighted=False)  # which checks q and k
+        dtype = dtype_of_logits(inputs, scale)  # which checks q and k
         before, counts, rates = None, np.zeros(n_sets, int), self._rates(inputs)
         width = inputs.k.shape[-1] + (rates is not None)
         key = (*sizes, width, known is not None)  # of states
@@ -435,7 +455,9 @@ class LocalAttention(EstimatorBase):
                 count = int(counts[0])
                 if rates is not None:
                     q, rows, _ = _decaying(q, rows, None, rates, count, scale)
-                return self._attend_one(sizes, cast(q, dtype) * scale, rows, state, count)
+                q = cast(q, dtype) * scale
+                out, state = self._attend_one(sizes, q, rows, state, count)
+                return *_split(out, rates, count), state
             before = flat(state, inputs)
         padding = to_host(inputs.padding)
         parts, outs, helds = stretches(padding, counts, sizes.causal and state is None), [], []
@@ -453,23 +475,29 @@ class LocalAttention(EstimatorBase):
             out, held = self._attend_part(
                 sizes, before, part, own_q, own_rows, own_known, scale, first
             )
+            found = _split(
+                out, None if rates is None else _of(rates, part.sets), part.count + first
+            )
             if padding is not None:
-                out = _at_their_places(out, hidden, first, n_missing)
-            outs.append(out)
+                out, lse = found
+                places = hidden, first, n_missing
+                out = _at_their_places(out, 0.0, *places)
+                found = out, _at_their_places(lse[..., None], -np.inf, *places)[..., 0]
+            outs.append(found)
             helds.append(held)
-        out = outs[0]
+        out, lse = outs[0]
         if len(parts) > 1:
             order = np.argsort(np.concatenate([part.sets for part in parts]))
-            out = take(xp.concat(outs, axis=0), order)
+            out, lse = (take(xp.concat(a, axis=0), order) for a in zip(*outs, strict=True))
         if state is not None:
             state = state_of(type(state), key, helds, parts, inputs)
-        return out, state
+        return out, lse, state
 
     def _attend_part(self, sizes, before, part, q, rows, known, scale, first):
-        """Return the outputs of a `Stretch`, and what is `Held` after it."""
+        """Return the outputs of a `Stretch` with log-sum-exps, and what is `Held` after it."""
         n, width = rows.shape[-2], q.shape[-1]
         # No outputs, but with the graph of the inputs.
-        empty = cast(q[..., :0, :1], rows.dtype) + rows[:, None, :0, width:]
+        empty = cast(q[..., :0, :1], rows.dtype) + rows[:, None, :0, width - 1 :]
         if not sizes.causal:
             if not n:
                 return empty, None
@@ -550,13 +578,27 @@ def _rows_of(array, part):
     return taken(array, np.broadcast_to(numbers, (*lead, n)))
 
 
-def _at_their_places(out, hidden, first, n_missing):
-    """Return outputs at their places, and 0 at those of padding.
+def _split(out, rates, first):
+    """Return outputs and log-sum-exps, which a decay shares out among positions from a first one.
+
+    Every key that position i sees has been raised by rate i, see `_decaying`.
+    """
+    out, lse = out[..., :-1], out[..., -1]
+    if rates is not None:
+        places = in_library_of(first + np.arange(lse.shape[-1]), rates)
+        lse = lse - cast(rates[:, None, None] * cast(places, rates.dtype), lse.dtype)
+    return out, lse
+
+
+def _at_their_places(out, fill, hidden, first, n_missing):
+    """Return outputs at their places, and a number at those of padding.
 
     Parameters
     ----------
     out : array of shape (U, G, m, e)
         Outputs of positions without padding from number `first` on.
+    fill : float
+        The number.
     hidden : ndarray of bool of shape (U, n)
         Which positions are padding.
     first : int
@@ -565,7 +607,7 @@ def _at_their_places(out, hidden, first, n_missing):
         Positions that have no query.
     """
     places = np.where(hidden, 0, np.cumsum(~hidden, axis=1) - first)[:, None, n_missing:]
-    out = _with_zeros(out, 1)
+    out = _with_zeros(out, 1, fill)
     return taken(out, np.broadcast_to(places, (*out.shape[:2], places.shape[-1])))
 
 
@@ -610,9 +652,9 @@ def _summed(terms, axis):
     return terms[*lead, 0, ...]
 
 
-def _with_zeros(rows, n):
-    """Return rows (U, G, m, w) with n rows of zeros before them."""
+def _with_zeros(rows, n, fill=0.0):
+    """Return rows (U, G, m, w) with n rows of zeros, or of a number, before them."""
     if not n:
         return rows
-    zeros = filled(0.0, (*rows.shape[:2], n, rows.shape[-1]), rows, rows.dtype)
+    zeros = filled(fill, (*rows.shape[:2], n, rows.shape[-1]), rows, rows.dtype)
     return namespace(rows).concat([zeros, rows], axis=-2)

@@ -96,7 +96,7 @@ def with_room(held, n_heavy):
 
 
 def attend_causal(sizes, held, q, rows, scale, known=None, first=0, attend=attend):
-    """Return the outputs of the next positions, and what is `Held` after them.
+    """Return the outputs of the next positions with log-sum-exps, and what is `Held` after them.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def attend_causal(sizes, held, q, rows, scale, known=None, first=0, attend=atten
         q = cast(q, held.recent.dtype) * scale
         out = attend(q, held.recent, blocks, far, True)
     else:
-        width = held.recent.shape[-1] - q.shape[-1]
+        width = held.recent.shape[-1] - q.shape[-1] + 1
         out = filled(0.0, (*q.shape[:2], 0, width), held.recent, held.recent.dtype)
     held = held._replace(count=end)
     surplus = held.recent.shape[1] - sizes.n_needed(end)
