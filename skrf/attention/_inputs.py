@@ -215,7 +215,8 @@ def _dtypes(xp, dtypes):
     )
     dtype = xp.float32 if is_single else xp.float64
     # Short floats of one kind keep their dtype.
-    return dtype, dtypes[0] if is_single and len(set(dtypes)) == 1 else dtype
+    is_kept = is_single and len(set(dtypes)) == 1 and xp.finfo(dtypes[0]).bits >= 16
+    return dtype, dtypes[0] if is_kept else dtype
 
 
 def _common_namespace(inputs):

@@ -29,6 +29,8 @@ class AttentionState:
         Width of queries and keys.
     is_double : bool, default=False
         Whether values were too large or too small for sums in float32.
+    maker : tuple of float, default=()
+        Numbers that tell the draw and the fit of the operator from others.
 
     See Also
     --------
@@ -56,6 +58,7 @@ class AttentionState:
     log_scale: Array | None = None
     width: int | None = None
     is_double: bool = False
+    maker: tuple[float, ...] = ()
 
     def select(self, indices: Array) -> Self:
         """Return the state of some entries of the batch (first axis), for example in a beam search.
@@ -74,12 +77,32 @@ class AttentionState:
             return self
         if self.sums.ndim < 3:
             raise ValueError("select needs a batch, but the keys had no leading axis.")
-        rows = indices if is_array_api(indices) else np.asarray(indices)
+        rows = checked_indices(indices)
         parts = (take(array, rows) for array in (self.sums, self.log_scale))
-        return type(self)(*parts, self.width, self.is_double)
+        return type(self)(*parts, self.width, self.is_double, self.maker)
 
 
-def sums_of_sets(state, inputs, n_features):
+def checked_indices(indices):
+    """Return the indices of entries as an array, or raise unless they are integers."""
+    rows = indices if is_array_api(indices) else np.asarray(indices)
+    if not namespace(rows).isdtype(rows.dtype, "integral"):
+        raise TypeError(
+            f"indices must be integers, got dtype {rows.dtype}: pass the numbers of the entries, "
+            "not a mask of them."
+        )
+    return rows
+
+
+def check_maker(given, maker):
+    """Raise unless a state was made by an operator with these numbers."""
+    if given != maker and not (len(given) == len(maker) and np.allclose(given, maker, rtol=1e-6)):
+        raise ValueError(
+            "state was made by another operator, or before another draw or fit of this one: its "
+            "sums mean nothing here. Start again with init_state()."
+        )
+
+
+def sums_of_sets(state, inputs, n_features, maker):
     """Return the `Sums` of a state with one axis for all sets, or None; raise if it does not fit.
 
     Parameters
@@ -90,6 +113,8 @@ def sums_of_sets(state, inputs, n_features):
         The positions that continue it.
     n_features : int
         Number of features of a head.
+    maker : tuple of float
+        Marks of the feature maps.
     """
     if state.sums is None:
         return None
@@ -101,13 +126,14 @@ def sums_of_sets(state, inputs, n_features):
             f"{tuple(state.sums.shape)} of {xp.__name__} for keys of width {state.width}, these "
             f"need {shape} of {namespace(inputs.q).__name__} and width {width}."
         )
+    check_maker(state.maker, maker)
     arrays = state.sums, state.log_scale
     n_lead = len(inputs.key_leading)
     return Sums(*(xp.reshape(array, (-1, *array.shape[n_lead:])) for array in arrays))
 
 
-def state_after(sums, inputs, is_double):
+def state_after(sums, inputs, is_double, maker):
     """Return the state of `Sums` with one axis for all sets."""
     xp, lead = namespace(sums.sums), inputs.key_leading
     arrays = (xp.reshape(array, (*lead, *array.shape[1:])) for array in (sums.sums, sums.top))
-    return AttentionState(*arrays, inputs.k.shape[-1], is_double)
+    return AttentionState(*arrays, inputs.k.shape[-1], is_double, maker)

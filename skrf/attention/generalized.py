@@ -264,6 +264,11 @@ class GeneralizedMap(EstimatorBase):
                 )
 
     @property
+    def has_own_functions(self):
+        """Whether functions are a caller's, who may change what they compute."""
+        return self.functions is not None or callable(self.nonlinearity)
+
+    @property
     def sigma_(self) -> float:
         """The multiplier of the inputs."""
         return self.sigma

@@ -417,7 +417,9 @@ class ApproxKernelAttention(EstimatorBase):
         before, is_joint, is_double = None, not inputs.is_numpy, False
         if state is not None:
             n_times = 1 if inputs.log_weights is None else inputs.log_weights.shape[-1]
-            before = sums_of_sets(state, inputs, n_times * maps[0].n_features)
+            before = sums_of_sets(
+                state, inputs, n_times * maps[0].n_features, self._marks(maps, inputs)
+            )
             is_joint = is_joint or n_queries * maps[0].n_features <= _JOINT_ENTRIES
             is_double = state.is_double or n_queries == 1  # which costs less than to ask
 
@@ -532,9 +534,18 @@ class ApproxKernelAttention(EstimatorBase):
         is_double = state.is_double or attended.is_double
         out, state = (
             inputs.given_layout(attended.out),
-            state_after(attended.sums, inputs, is_double),
+            state_after(attended.sums, inputs, is_double, self._marks(maps, inputs)),
         )
         return (out, inputs.given_rows(attended.lse), state) if return_lse else (out, state)
+
+    def _marks(self, maps, inputs):
+        """Return numbers that tell these maps from others; kept, because they stay the same."""
+        given, marks = vars(self).get("_marked", (None, ()))
+        if given is not maps:
+            width = inputs.k.shape[-1]
+            marks = tuple(number for head in maps for number in head.mark(width))
+            self._marked = maps, marks
+        return marks
 
     # ---------------------------------------------------------------- inspection
 

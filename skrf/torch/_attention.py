@@ -240,4 +240,9 @@ class Attention(nn.Module):
         for name, tensor in inputs.items():
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
+            if tensor.is_nested or tensor.layout != torch.strided:
+                kind = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+                raise TypeError(
+                    f"{name} must be a dense tensor, got {kind}: pad it, and pass key_padding_mask."
+                )
         return is_causal, with_heads(inputs)

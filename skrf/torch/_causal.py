@@ -31,6 +31,12 @@ def in_full_precision(function):
     """Return a backward pass that autocast does not change, though it is on where a user calls."""
 
     def wrapped(ctx, gradient, *others):
+        functorch = torch._C._functorch
+        if functorch.is_batchedtensor(gradient) or functorch.is_legacy_batchedtensor(gradient):
+            raise NotImplementedError(
+                "Batched gradients (is_grads_batched=True) of this attention are not available: "
+                "call torch.autograd.grad for each."
+            )
         with torch.autocast(gradient.device.type, enabled=False):
             return function(ctx, gradient, *others)
 

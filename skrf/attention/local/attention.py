@@ -445,7 +445,7 @@ class LocalAttention(EstimatorBase):
         width = inputs.k.shape[-1] + (rates is not None)
         key = (*sizes, width, known is not None)  # of states
         if state is not None and state.recent is not None:
-            counts = checked_counts(state, key, inputs)
+            counts = checked_counts(state, key, self._maker(scale), inputs)
         if rates is not None and largest_entry(rates) * (counts.max() + n_keys) > _FAR:
             dtype = xp.float64
         q = _with_zeros(inputs.q, n_missing)
@@ -490,7 +490,7 @@ class LocalAttention(EstimatorBase):
             order = np.argsort(np.concatenate([part.sets for part in parts]))
             out, lse = (take(xp.concat(a, axis=0), order) for a in zip(*outs, strict=True))
         if state is not None:
-            state = state_of(type(state), key, helds, parts, inputs)
+            state = state_of(type(state), key, self._maker(scale), helds, parts, inputs)
         return out, lse, state
 
     def _attend_part(self, sizes, before, part, q, rows, known, scale, first):
@@ -532,6 +532,20 @@ class LocalAttention(EstimatorBase):
         out = self._blocks(q, recent, [block], far, True)
         recent = xp.reshape(recent, (*state.recent.shape[:-2], m, width))
         return out, replace(state, recent=recent, counts=state.counts + 1)
+
+    def _maker(self, scale):
+        """Return the scale, and numbers that tell a fit from others."""
+        found = [scale]
+        if hasattr(self, "mean_queries_"):
+            learned = (
+                self.mean_queries_,
+                self.query_variances_,
+                self.mean_keys_,
+                self.key_variances_,
+            )
+            weights = np.cos(np.arange(self.mean_queries_.size))
+            found += [float(np.ravel(array) @ weights) for array in learned]
+        return tuple(found)
 
     def _rates(self, inputs):
         """Return the rate of the decay of every set, (U,), or None."""
