@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import arithmetic, cast, constant, is_array_api, namespace
+from .._arrays import arithmetic, cast, constant, filled, is_array_api, namespace
 from .._sums import Sums, added, rise_limit, scale_keys, scale_queries, transposed
 from ._gates import blocks_of_gates, faded, gated
 from ._groups import blocks, blocks_between
 
 PART_ROWS = 128  # of a triangular product
+_ALONE = 64  # positions of a call up to which their pairs cost less than sums of features
 
 
 class Block(NamedTuple):
@@ -32,8 +33,8 @@ class Block(NamedTuple):
         Denominators and numerators of the positions.
     level : array of shape (..., G, n, 1)
         Log scale of the products of every position.
-    total : array of shape (..., M, e + 1)
-        Sums over the keys of these positions.
+    total : array of shape (..., M, e + 1) or None
+        Sums over the keys of these positions; None if nothing comes before or after them.
     """
 
     products: Any
@@ -58,7 +59,7 @@ def attend_to_all(group, out, block_size=None):
         out.put(*sums.weigh(group.query_features(rows)))
 
 
-def attend_to_earlier(group, out, sums, block_size, block_of):
+def attend_to_earlier(group, out, sums, block_size, block_of, goes_on=True):
     """Write causal attention of a `KeyGroup` to an `Output`, and return the sums over all keys.
 
     Parameters
@@ -73,9 +74,14 @@ def attend_to_earlier(group, out, sums, block_size, block_of):
         Number of positions whose features are held at a time.
     block_of : callable
         `block_of`, or what another library has in its place.
+    goes_on : bool, default=True
+        Whether the sums are wanted.
     """
     size, n, gates = group.rows_at_once(block_size), group.k.shape[-2], group.log_gates
     edges = [0, n - group.q.shape[-2], n]  # queries are those of the last positions
+    if sums is None and not goes_on and edges[1] == 0 and 1 < n <= min(size, _ALONE):
+        if gates is None and _attend_alone(group, out, block_of):
+            return None
     if gates is None:
         for rows in blocks_between(edges, size):
             sums = _after(group, out, rows, None, sums, block_of)
@@ -110,6 +116,23 @@ def _after(group, out, block, gates, sums, block_of):
         out.put(part.products, part.level + own_fall)
         sums = Sums(sums.sums + cast(part.total, sums.sums.dtype), top)
     return sums
+
+
+def _attend_alone(group, out, block_of):
+    """Write the attention of a few positions without any before or after them, if one scale suits.
+
+    Return whether it does.
+    """
+    rows = slice(0, group.k.shape[-2])
+    keys = group.key_features(rows)
+    exponents = constant(keys.exponents[..., 0, :])
+    nothing = Sums(None, filled(-np.inf, exponents.shape, exponents))
+    part, top = next(_safe_parts(nothing, keys))
+    if part != rows:
+        return False
+    block = block_of(Sums(None, top), group.query_features(rows), keys, group.values(rows))
+    out.put(block.products, block.level)
+    return True
 
 
 def _safe_parts(sums, keys):
@@ -163,7 +186,8 @@ def block_of(before, queries, keys, values):
     Parameters
     ----------
     before : Sums
-        Over the keys of earlier positions, at exponents that suit these.
+        Over the keys of earlier positions, at exponents that suit these; without sums if there are
+        no others.
     queries, keys : Rows
         Features of shapes (..., G, n, M) and (..., n, M); NumPy's are overwritten.
     values : array of shape (..., n, e + 1)
@@ -174,9 +198,10 @@ def block_of(before, queries, keys, values):
     n, values = values.shape[-2], in_parts(cast(values, keys.dtype))
     queries, keys = heads_together(queries), in_parts(keys)
     turned = transposed(keys)
-    triangles = _lower(queries @ turned)
-    earlier, total = running(cast(before.sums, values.dtype), turned @ values)
-    products = arithmetic(values).add(queries @ earlier, triangles @ values)
+    products, total = _lower(queries @ turned) @ values, None
+    if before.sums is not None:
+        earlier, total = running(cast(before.sums, values.dtype), turned @ values)
+        products = arithmetic(values).add(products, queries @ earlier)
     xp, c = namespace(products), values.shape[-2]
     products = xp.reshape(products, (*products.shape[:-2], -1, c, products.shape[-1]))
     return Block(as_rows(xp.moveaxis(products, -3, -4))[..., :n, :], level, total)

@@ -433,7 +433,8 @@ class ApproxKernelAttention(EstimatorBase):
             elif self.causal:
                 sums = before if before is None or number is None else before.of(number)
                 n_seen = None if sums is None else sums.top
-                sums = attend_to_earlier(group, out, sums, self.block_size, self._block_of)
+                options = self.block_size, self._block_of, state is not None
+                sums = attend_to_earlier(group, out, sums, *options)
                 n_lost = _n_lost(group, out.zeros(), True, n_seen)
             else:
                 attend_to_all(group, out, self.block_size)
@@ -450,7 +451,7 @@ class ApproxKernelAttention(EstimatorBase):
         return _Attended(
             np.stack(outs),
             np.stack(logs) if wants_lse else None,
-            Sums.stack(sums),
+            None if state is None else Sums.stack(sums),
             any(is_double),
             sum(n_lost),
             sum(distances),

@@ -11,6 +11,7 @@ from ..attention import DecayMask, ToeplitzMask
 from ..attention._inputs import check_scale
 from ..attention._masks import owned
 from ._arguments import check_share, padding_and_mask, with_heads
+from ._packing import check_packing
 
 _OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate", "weights")}  # what may be trained
 
@@ -52,6 +53,7 @@ class Attention(nn.Module):
         key_padding_mask: "torch.Tensor | None" = None,
         log_gates: "torch.Tensor | None" = None,
         return_lse: bool = False,
+        cu_seqlens: "torch.Tensor | None" = None,
     ) -> Any:
         """Return the attention of queries to keys.
 
@@ -88,6 +90,10 @@ class Attention(nn.Module):
         return_lse : bool, default=False
             Whether to return the logarithms of the sums of weights as well, for
             `skrf.attention.merge_attention`.
+        cu_seqlens : Tensor of int of shape (number of sequences + 1,), default=None
+            For causal `RandomFeatureAttention`: where packed sequences begin and end, from 0 to L;
+            the batch is 1. Every sequence is attended to as if it were alone. Gates are allowed,
+            masks and padding are not.
 
         Returns
         -------
@@ -109,7 +115,18 @@ class Attention(nn.Module):
         hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
         parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
         parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
-        if self._stream is not None:
+        if cu_seqlens is not None:
+            masks = attn_mask, key_padding_mask, self.mask
+            if any(given is not None for given in masks) or self._stream is not None:
+                raise ValueError(
+                    "cu_seqlens needs attn_mask=None, key_padding_mask=None, a module whose mask "
+                    "is None, and a call outside of chunked_loss."
+                )
+            if not is_causal:
+                raise ValueError(f"cu_seqlens needs is_causal=True, got is_causal={is_causal!r}.")
+            edges = check_packing(cu_seqlens, *parts[:2])
+            found = module._attend_packed(edges, parts, log_gates, return_lse)
+        elif self._stream is not None:
             if mask is not None or not is_causal:
                 raise ValueError(
                     "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
@@ -213,6 +230,12 @@ class Attention(nn.Module):
         options = key_padding_mask, log_gates, return_lse, state, self.seed
         *found, state = self._step(*parts, *options)
         return *(part[:, 0] if query.ndim == 3 else part for part in found), state
+
+    def _attend_packed(self, edges, parts, log_gates, return_lse):
+        """Return the attention of packed sequences."""
+        raise ValueError(
+            "cu_seqlens must be None: only RandomFeatureAttention has packed sequences."
+        )
 
     def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
         """Return the attention of inputs with heads."""

@@ -11,7 +11,7 @@ _PART_ROWS = 64  # of a triangular product, half of which is for nothing
 
 def block_of(before, queries, keys, values):
     """Return the `Block` of features of some positions; see `skrf.attention.linear.block_of`."""
-    far = cast(before.sums, values.dtype)
+    far = None if before.sums is None else cast(before.sums, values.dtype)
     products, total, level = _CausalProduct.apply(*queries, *keys, values, far, before.top)
     return Block(products, level, total)
 
@@ -53,10 +53,13 @@ class _CausalProduct(torch.autograd.Function):
         )
         right, right_slopes = scale_keys(Rows(*map(_fixed, (keys, key_scale))), top)
         left, right, values = _folded(left), _folded(right), _folded(values)
-        near = _triangles(left @ right.mT)
-        earlier = right.mT @ values
-        _, total = _running(far, earlier.unflatten(0, (len(far), -1)))
-        products = (left @ earlier).baddbmm_(near, values)
+        near, earlier, total = _triangles(left @ right.mT), None, None
+        if far is None:
+            products = near @ values
+        else:
+            earlier = right.mT @ values
+            _, total = _running(far, earlier.unflatten(0, (len(far), -1)))
+            products = (left @ earlier).baddbmm_(near, values)
         ctx.save_for_backward(left, right, values, near, earlier, left_slopes, right_slopes)
         ctx.mark_non_differentiable(level)
         return _unfolded(products, queries), total, level
@@ -70,12 +73,15 @@ class _CausalProduct(torch.autograd.Function):
             )
         left, right, values, near, earlier, *slopes = ctx.saved_tensors
         by_products = _folded(by_products)
-        later = left.mT @ by_products
-        _, by_far = _running(by_total, later.unflatten(0, (len(by_total), -1)), is_reverse=True)
-        by_near = _triangles(by_products @ values.mT)
-        by_left = (by_products @ earlier.mT).baddbmm_(by_near, right)
-        by_right = (values @ later.mT).baddbmm_(by_near.mT, left)
-        by_values = (right @ later).baddbmm_(near.mT, by_products)
+        by_near, by_far = _triangles(by_products @ values.mT), None
+        if earlier is None:
+            by_left, by_right, by_values = by_near @ right, by_near.mT @ left, near.mT @ by_products
+        else:
+            later = left.mT @ by_products
+            _, by_far = _running(by_total, later.unflatten(0, (len(by_total), -1)), is_reverse=True)
+            by_left = (by_products @ earlier.mT).baddbmm_(by_near, right)
+            by_right = (values @ later.mT).baddbmm_(by_near.mT, left)
+            by_values = (right @ later).baddbmm_(near.mT, by_products)
         pairs = zip((by_left, by_right), slopes, strict=True)
         by_queries, by_keys = (_unfolded(gradient, side).mul_(side) for gradient, side in pairs)
         by_values = _unfolded(by_values, slopes[1])

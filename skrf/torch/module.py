@@ -16,6 +16,7 @@ from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_share
 from ._attention import Attention
 from ._causal import block_of
+from ._packing import attend_packed
 from .states import StreamState
 
 __all__ = ["RandomFeatureAttention"]
@@ -267,6 +268,22 @@ class RandomFeatureAttention(Attention):
         ):
             options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
             return masked(query, key, value, return_lse=return_lse, **options)
+
+    @torch.compiler.disable
+    def _attend_packed(self, edges, parts, log_gates, return_lse):
+        operator = self._of_seed(True, self._seed_of_call())
+        with (
+            torch.autocast(parts[0].device.type, enabled=False),
+            self._masked(operator) as masked,
+        ):
+
+            def call(query, key, value, padding, gates):
+                options = {"key_padding_mask": padding, "log_gates": gates}
+                found = masked(query, key, value, return_lse=return_lse, **options)
+                return found if return_lse else (found,)
+
+            found = attend_packed(call, edges, parts, log_gates)
+        return tuple(found) if return_lse else found[0]
 
     def _of_seed(self, is_causal, seed):
         """Return the operator of a direction with the random numbers of a seed."""
