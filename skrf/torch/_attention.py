@@ -10,7 +10,7 @@ from torch import nn
 from ..attention import DecayMask, ToeplitzMask
 from ..attention._inputs import check_scale
 from ..attention._masks import owned
-from ._arguments import check_share, padding_and_mask, with_heads
+from ._arguments import check_is_eager, check_share, padding_and_mask, with_heads
 from ._packing import check_packing
 
 _OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate", "weights")}  # what may be trained
@@ -25,6 +25,7 @@ class Attention(nn.Module):
 
     _state_type = None
     seed = 0
+    check_values = True
 
     def __init__(self):
         super().__init__()
@@ -104,6 +105,8 @@ class Attention(nn.Module):
             otherwise. Gradients flow through it.
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
+        if self.check_values:
+            check_is_eager(query, self._is_own_backward(is_causal))
         if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
             raise ValueError(
                 f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
@@ -115,7 +118,15 @@ class Attention(nn.Module):
         hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
         parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
         parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
-        if cu_seqlens is not None:
+        if not self.check_values:
+            given = hidden, mask, self.mask, log_gates, cu_seqlens, self._stream
+            if return_lse or any(option is not None for option in given):
+                raise ValueError(
+                    "check_values=False allows no masks, padding, gates, cu_seqlens, chunked_loss "
+                    "or return_lse."
+                )
+            found = module._attend_unchecked(*parts, is_causal)
+        elif cu_seqlens is not None:
             masks = attn_mask, key_padding_mask, self.mask
             if any(given is not None for given in masks) or self._stream is not None:
                 raise ValueError(
@@ -225,11 +236,16 @@ class Attention(nn.Module):
         """
         self.init_state()
         _, parts = self._checked(query, key, value, True)
+        check_is_eager(query, is_own_backward=True)
         if self.training and self.dropout:
             parts[2] = nn.functional.dropout(parts[2], self.dropout)
         options = key_padding_mask, log_gates, return_lse, state, self.seed
         *found, state = self._step(*parts, *options)
         return *(part[:, 0] if query.ndim == 3 else part for part in found), state
+
+    def _is_own_backward(self, is_causal):
+        """Return whether gradients of a direction are computed by functions of our own."""
+        return True
 
     def _attend_packed(self, edges, parts, log_gates, return_lse):
         """Return the attention of packed sequences."""

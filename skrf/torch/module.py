@@ -17,6 +17,8 @@ from ._arguments import check_share
 from ._attention import Attention
 from ._causal import block_of
 from ._packing import attend_packed
+from ._unchecked import Side
+from ._unchecked import attend as attend_unchecked
 from .states import StreamState
 
 __all__ = ["RandomFeatureAttention"]
@@ -59,6 +61,13 @@ class RandomFeatureAttention(Attention):
         Number of training calls after which the random numbers are redrawn, at the next call.
     random_state : int, RandomState instance or None, default=None
         Source of the seed; None uses that of `feature_map` or, if it has none, torch's generator.
+    check_values : bool, default=True
+        Whether calls read their inputs: to check contents, to choose the precision, and to cut
+        sequences into parts that share a scale. False is for ``torch.export``,
+        ``torch.compile(fullgraph=True)``, ``torch.func``, ``torch.vmap`` and meta tensors. It needs
+        a positive map, a fit or `is_causal`, and one call on ordinary tensors before the first
+        trace; it allows no masks, padding, gates or steps. Computation is then in float64, and
+        exponents of features may rise by at most 600 over a causal sequence.
 
     Attributes
     ----------
@@ -121,8 +130,14 @@ class RandomFeatureAttention(Attention):
         dropout: float = 0.0,
         redraw_every: int | None = None,
         random_state: RandomState = None,
+        check_values: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(check_values, bool):
+            raise ValueError(f"check_values must be True or False, got {check_values!r}.")
+        if not check_values and redraw_every is not None:
+            raise ValueError(f"check_values=False needs redraw_every=None, got {redraw_every!r}.")
+        self.check_values, self._sides = check_values, {}
         if not isinstance(is_causal, bool):
             raise ValueError(f"is_causal must be True or False, got {is_causal!r}.")
         check_share("dropout", dropout)
@@ -149,6 +164,7 @@ class RandomFeatureAttention(Attention):
                 *(operator for operator, _ in self._fitted.values()),
             ):
                 setattr(operator, name, value)
+            self._sides = {}
 
     # ---------------------------------------------------------------- operators
 
@@ -168,7 +184,7 @@ class RandomFeatureAttention(Attention):
         self._operators = {
             is_causal: self._operator(is_causal, self.seed) for is_causal in _DIRECTIONS
         }
-        self._fitted, self._records = {}, {}
+        self._fitted, self._records, self._sides = {}, {}, {}
         self._register()
 
     def _keep(self, is_causal, operator, record):
@@ -176,6 +192,7 @@ class RandomFeatureAttention(Attention):
         self._fitted[is_causal] = operator, int(record[_FITTED_SEED])
         self._records[is_causal] = record
         self._operators[is_causal] = self._drawn(is_causal, self.seed)
+        self._sides = {}
 
     @contextmanager
     def _masked(self, operator, given=None):
@@ -253,7 +270,7 @@ class RandomFeatureAttention(Attention):
         self._operators = {
             is_causal: self._drawn(is_causal, self.seed) for is_causal in _DIRECTIONS
         }
-        self.n_calls = 0
+        self.n_calls, self._sides = 0, {}
         self._register()
         return self
 
@@ -268,6 +285,31 @@ class RandomFeatureAttention(Attention):
         ):
             options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
             return masked(query, key, value, return_lse=return_lse, **options)
+
+    def _is_own_backward(self, is_causal):
+        return is_causal
+
+    def _attend_unchecked(self, query, key, value, is_causal):
+        """Return attention by plain operations on tensors."""
+        if is_causal and query.shape[-2] != key.shape[-2]:
+            raise ValueError(
+                "check_values=False needs as many queries as keys in causal attention, got "
+                f"{query.shape[-2]} and {key.shape[-2]}."
+            )
+        if (is_causal, key.shape[-1]) not in self._sides:
+            if torch.compiler.is_compiling() or torch.jit.is_tracing():
+                raise RuntimeError(
+                    "check_values=False: call the module once on ordinary tensors of this width "
+                    "before it is exported or compiled."
+                )
+            operator = self._operators[is_causal]
+            maps, width = operator.maps_without_data(key.shape[-1]), key.shape[-1]
+            given = width, operator.feature_map
+            self._sides[is_causal, width] = tuple(
+                Side.of([getattr(head, side) for head in maps], *given)
+                for side in ("queries", "keys")
+            )
+        return attend_unchecked(self._sides[is_causal, key.shape[-1]], query, key, value, is_causal)
 
     @torch.compiler.disable
     def _attend_packed(self, edges, parts, log_gates, return_lse):
