@@ -105,7 +105,7 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
         Values, with the leading axes of k.
     key_padding_mask : array-like of bool, default=None
         True where a key is ignored; shape (S,), or with the leading axes of k, with or without
-        the last of them, its heads.
+        the last of them, its heads, or (batch, 1, 1, S). What padding holds is never read.
     causal : bool, default=False
         Whether position i reads only positions up to i; queries are those of the last positions.
     is_step : bool, default=False
@@ -132,9 +132,6 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
     dtype, given = _dtypes(xp, dtypes)
     leading, key_leading, n_sets = _layout(shapes, bool(causal), is_step)
     q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
-    if is_checked:
-        for name, array in (("q", q), ("k", k), ("v", v)):
-            check_finite(name, array)
     padding = None
     if key_padding_mask is not None:
         padding = _check_padding(to_host(key_padding_mask), k.shape)
@@ -145,6 +142,9 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
         padding = in_library_of(padding, k)
         # Padded entries must not decide the precision used for the others.
         k, v = (xp.where(padding[..., None], like(0.0, array), array) for array in (k, v))
+    if is_checked:  # only what is not padding
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            check_finite(name, array)
     return Inputs(q, k, v, padding, leading, key_leading, given)
 
 
@@ -286,9 +286,13 @@ def _check_padding(mask, k_shape):
     mask = as_array("key_padding_mask", mask)
     if mask.dtype != bool:
         raise TypeError(
-            f"key_padding_mask must be boolean (True = padding, ignored), got dtype {mask.dtype}."
+            f"key_padding_mask must be boolean (True = padding, ignored), got dtype {mask.dtype}. "
+            "The attention mask of a tokenizer is 1 where there is a token: pass "
+            "attention_mask == 0."
         )
     *leading, n_keys, _ = k_shape
+    if leading and mask.shape == (*leading[:-1], 1, 1, n_keys):
+        mask = mask.reshape(*leading[:-1], n_keys)
     allowed = {(n_keys,), (*leading[:-1], n_keys), (*leading, n_keys)}
     if mask.shape not in allowed:
         choices = " or ".join(str(shape) for shape in sorted(allowed, key=len))

@@ -378,6 +378,9 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         )
     is_whole = is_grid or isinstance(mask, (LinearOperator, np.ndarray)) or sp.issparse(mask)
     mask = mask if is_whole or is_array_api(mask) else as_array("mask", mask)
+    if not (is_grid or isinstance(mask, LinearOperator) or sp.issparse(mask)):
+        while mask.ndim > 2 and mask.shape[0] == 1:
+            mask = mask[0, ...]
     shape = (mask.n_positions,) * 2 if is_grid else tuple(mask.shape)
     own_heads = None
     if is_grid and mask.weights.ndim > len(mask.shape):
@@ -396,7 +399,7 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         raise ValueError(
             "mask must have the shape (number of queries, number of keys) = "
             f"{(n_queries, n_keys)}, or with an axis for {n_heads} query heads in front, got a "
-            f"{type(mask).__name__} of shape {got}."
+            f"{type(mask).__name__} of shape {got}. Padding of single texts is key_padding_mask."
         )
     if is_grid:
         if is_array_api(mask.weights):
@@ -487,8 +490,13 @@ def checked_entries(entries, name):
         raise TypeError(f"{name} must hold real numbers or booleans, got {entries.dtype}.")
     # Minimum and maximum need no temporary arrays, and NaN fails both comparisons.
     if entries.size and not (entries.min() >= 0 and entries.max() < np.inf):
-        wrong = entries[~((entries >= 0) & (entries < np.inf))]
-        raise ValueError(f"{name} must be finite and >= 0 everywhere, got {wrong[0]}.")
+        wrong, hint = entries[~((entries >= 0) & (entries < np.inf))], ""
+        if (wrong == -np.inf).any():
+            hint = (
+                ". It multiplies weights, but one with -inf is meant to be added to logarithms: "
+                f"pass exp({name})"
+            )
+        raise ValueError(f"{name} must be finite and >= 0 everywhere, got {wrong[0]}{hint}.")
     return entries
 
 

@@ -5,16 +5,17 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from .._arrays import arithmetic, cast, constant, largest_entry, like, namespace
+from .._arrays import arithmetic, cast, constant, is_array_api, largest_entry, like, namespace
 from .._sums import exp_and_max, transposed
 from .._typing import Array, Result
 from .._validation import check_integer
 from ._gates import log_factors, running, with_gates
 from ._groups import blocks, side_by_side
 from ._groups import log_weights as log_weights_of
-from ._inputs import check_inputs, check_logits, check_scale
+from ._inputs import as_array, check_inputs, check_logits, check_scale
 from ._masks import as_mask
 from .masked import LEAST, name_of
 from .masks import DecayMask
@@ -56,7 +57,8 @@ def exact_attention(
         the last positions.
     mask : array-like, sparse matrix or object with ``toarray()``, of shape (L, S), default=None
         Multiplies the numerators of the softmax: entries >= 0, or booleans (True keeps). An array
-        of shape (heads, L, S) holds one mask per query head. With `causal`, both masks apply, and
+        of shape (heads, L, S) holds one mask per query head, and others may have any shape that
+        broadcasts to (..., L, S) with the leading axes of q. With `causal`, both masks apply, and
         ``ToeplitzMask.decay(rate)`` serves any length; it counts keys that are not padding.
     scale : float, default=None
         Multiplies the inner products q.k; None means 1/sqrt(d).
@@ -121,10 +123,36 @@ def exact_attention(
         is_other = hasattr(mask, "toarray") and not hasattr(mask, "tocsr")
         sizes = inputs.q.shape[2], inputs.k.shape[1], inputs.n_query_heads
         is_last = causal and sizes[0] < sizes[1]
-        mask = as_mask(mask.toarray() if is_other else mask, *sizes, is_causal=is_last)
+        mask, n_masks = _of_all_leading(mask.toarray() if is_other else mask, inputs)
+        mask = as_mask(mask, *sizes[:2], n_masks or sizes[2], is_causal=is_last)
     dtype = dtype_of_logits(inputs, scale)
     out, lse = attended(inputs, dtype, scale, causal, mask, block_size)
     return (out, inputs.given_rows(lse)) if return_lse else out
+
+
+def _of_all_leading(mask, inputs):
+    """Return a mask that broadcasts, with an axis for all leading ones if it has several.
+
+    The second value is the number of masks then, and None otherwise.
+    """
+    if hasattr(mask, "n_extra") or sp.issparse(mask):
+        return mask, None
+    mask = mask if is_array_api(mask) else as_array("mask", mask)
+    whole = (*inputs.leading, inputs.q.shape[-2], inputs.k.shape[-2])
+    shape = tuple(mask.shape)
+    if shape[-2:] == whole[-2:] and len(shape) in (2, 3):
+        return mask, None
+    try:
+        is_right = np.broadcast_shapes(shape, whole) == whole
+    except ValueError:
+        is_right = False
+    if not is_right:
+        return mask, None  # as_mask says what is wrong
+    xp, lead = namespace(mask), shape[:-2]
+    if all(size == 1 for size in lead[:-1]):  # none for single sequences
+        return xp.broadcast_to(mask, (*lead, *whole[-2:])), None
+    mask = xp.reshape(xp.broadcast_to(mask, whole), (-1, *whole[-2:]))
+    return mask, math.prod(inputs.leading)
 
 
 def attended(inputs, dtype, scale, causal, mask, block_size):
@@ -135,17 +163,19 @@ def attended(inputs, dtype, scale, causal, mask, block_size):
     given = dtype, scale, causal, mask, block_size
     falls = None if inputs.log_gates is None else running(inputs.log_gates)
     parts = inputs.k, inputs.v, inputs.padding, falls, inputs.log_weights
-    sets = np.arange(inputs.k.shape[0])
+    sets, heads = np.arange(inputs.k.shape[0]), inputs.heads_of(np.arange(inputs.k.shape[0]))
+    if mask is not None and mask.n_heads not in (None, inputs.n_query_heads):
+        heads = np.arange(heads.size).reshape(heads.shape)
     if not inputs.is_numpy:
         parts = [None if array is None else array[:, None, ...] for array in parts]
-        found = zip(*_by_block(inputs.q, *parts, inputs.heads_of(sets), *given), strict=True)
+        found = zip(*_by_block(inputs.q, *parts, heads, *given), strict=True)
         _, outs, logs = map(list, found)
         return inputs.given_layout(side_by_side(outs, -2)), side_by_side(logs, -1)
     shape = inputs.q.shape[:3]
     out, lse = np.empty((*shape, inputs.v.shape[-1]), dtype=inputs.q.dtype), np.empty(shape)
     for u in sets:
         own = [None if array is None else array[u] for array in parts]
-        for g, head in enumerate(inputs.heads_of(u)):
+        for g, head in enumerate(heads[u]):
             for rows, block, logs in _by_block(inputs.q[u, g], *own, head, *given):
                 out[u, g, rows], lse[u, g, rows] = block, logs
     return inputs.given_layout(out), lse
