@@ -52,7 +52,7 @@ class HeadMaps:
         if self._mark is None:
             generalized = isinstance(self.transformer, GeneralizedMap)
             self._mark = ()
-            if not (generalized and self.transformer.has_own_functions):
+            if not (generalized and self.transformer._has_own_functions):
                 row = np.cos(np.arange(1.0, d + 1))[None]
                 sides = (side(row) for side in (self.queries, self.keys))
                 self._mark = tuple(

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from .._arrays import arithmetic, cast, constant, is_array_api, largest_entry, like, namespace
 from .._sums import exp_and_max, transposed
-from .._typing import Array, Result
+from .._typing import Array
 from .._validation import check_integer
 from ._gates import log_factors, running, with_gates
 from ._groups import blocks, side_by_side
@@ -35,7 +35,7 @@ def exact_attention(
     key_padding_mask: Array | None = None,
     block_size: int = 1024,
     return_lse: bool = False,
-) -> Result:
+) -> Any:
     """Compute softmax attention exactly, in memory linear in the number of keys.
 
     Output i is the mean of the values with weights proportional to

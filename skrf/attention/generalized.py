@@ -264,7 +264,7 @@ class GeneralizedMap(EstimatorBase):
                 )
 
     @property
-    def has_own_functions(self):
+    def _has_own_functions(self):
         """Whether functions are a caller's, who may change what they compute."""
         return self.functions is not None or callable(self.nonlinearity)
 

@@ -313,17 +313,6 @@ class ApproxKernelAttention(EstimatorBase):
             return [maps_of(own) for own in rows]
         return for_each(lambda number: maps_of(rows[number]), inputs, is_joint=False)
 
-    def maps_without_data(self, width):
-        """Return the `HeadMaps` of a fit, or one that needs none, for calls that see no data."""
-        prototype = self._prototype(width)
-        if hasattr(self, "feature_maps_"):
-            return self._fitted_maps
-        if needs_data(prototype) or not (self.causal or ignores_data(prototype)):
-            raise ValueError(
-                f"feature_map={self.feature_map!r} takes statistics from data: call fit first."
-            )
-        return self._drawn[width][2]
-
     # ---------------------------------------------------------------- calls
 
     def __call__(
@@ -335,7 +324,7 @@ class ApproxKernelAttention(EstimatorBase):
         key_padding_mask: Array | None = None,
         log_gates: Array | None = None,
         return_lse: bool = False,
-    ) -> Result:
+    ) -> Any:
         """Return the attention of queries to keys.
 
         Parameters

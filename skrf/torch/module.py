@@ -12,6 +12,7 @@ from .._estimator import naming_parameters
 from .._typing import RandomState, Transformer
 from .._validation import check_integer, draw_seed
 from ..attention import ApproxKernelAttention
+from ..attention._feature_maps import ignores_data, needs_data
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_share
 from ._attention import Attention
@@ -34,6 +35,17 @@ class _Operator(ApproxKernelAttention):
     """The operator with a backward pass of its own for causal attention."""
 
     _block_of = staticmethod(block_of)
+
+    def maps_without_data(self, width):
+        """Return the `HeadMaps` of a fit, or one that needs none, for calls that see no data."""
+        prototype = self._prototype(width)
+        if hasattr(self, "feature_maps_"):
+            return self._fitted_maps
+        if needs_data(prototype) or not (self.causal or ignores_data(prototype)):
+            raise ValueError(
+                f"feature_map={self.feature_map!r} takes statistics from data: call fit first."
+            )
+        return self._drawn[width][2]
 
 
 class RandomFeatureAttention(Attention):

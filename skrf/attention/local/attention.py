@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -262,7 +262,7 @@ class LocalAttention(EstimatorBase):
         *,
         key_padding_mask: Array | None = None,
         return_lse: bool = False,
-    ) -> Result:
+    ) -> Any:
         """Return the attention of queries to keys.
 
         Parameters
