@@ -24,9 +24,9 @@ from .._arrays import (
 )
 from .._memory import check_fits
 from .._sums import Rows, Sums
+from ._entries import check_decay
 from ._groups import RESET, blocks_between
 from ._inputs import as_array, check_real
-from ._masks import check_decay
 from .masks import DecayMask
 
 

@@ -8,13 +8,13 @@ their weight, 1, or 0 for padding, so that numerators and denominators are one p
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _kernels
 from .._arrays import arithmetic, cast, constant, like, namespace, rows_at_once, to_host
-from .._sums import Memory, Rows
+from .._sums import Memory, Rows, Sums
 from .._threads import run_all
 from ..features import needs_double
 from ._inputs import check_finite
@@ -104,6 +104,12 @@ class KeyGroup(KeySet):
                 n_rows = math.prod(rows.shape[:-1])
                 work = n_rows * feature_map.n_sines, n_rows * feature_map.n_transformed
                 _kernels.load(np.empty(0, self.dtype), *work)
+
+    @classmethod
+    def of(cls, inputs, number, maps, is_double=False):
+        """Return that of a set of `Inputs`, or of all together, given the maps of all."""
+        maps = maps if number is None else [maps[number % len(maps)]]
+        return super().of(inputs, number, maps=maps, is_double=is_double)
 
     def _needs_double(self, is_double):
         """Return whether features need float64, or raise if their exponents leave its range."""
@@ -236,6 +242,43 @@ def log_weights(weights, level):
     is_zero = weights == 0
     logs = xp.log(cast(xp.where(is_zero, like(1.0, weights), weights), xp.float64)) + level
     return xp.where(is_zero, like(-np.inf, logs), logs)
+
+
+class Attended(NamedTuple):
+    """What is computed of a set, or of all sets with an axis for them.
+
+    Parameters
+    ----------
+    out : array of shape (G, L, e)
+        Outputs.
+    lse : array of shape (G, L) or None
+        Logarithms of sums of weights.
+    sums : Sums or None
+        Over all keys, in causal attention that goes on.
+    is_double : bool
+        Whether values are outside the safe range of float32.
+    n_lost : int
+        Queries whose weights sum to 0 although they see a key.
+    distances : ndarray or float
+        As from `judged`, or 0.
+    """
+
+    out: Any
+    lse: Any
+    sums: Sums | None
+    is_double: bool
+    n_lost: int
+    distances: Any
+
+    @classmethod
+    def of_sets(cls, found, is_joint):
+        """Return that of all sets, given those of each, or the only one of all together."""
+        if is_joint:
+            return found[0]
+        outs, logs, sums, is_double, n_lost, distances = zip(*found, strict=True)
+        logs = None if logs[0] is None else np.stack(logs)
+        counts = any(is_double), sum(n_lost), sum(distances)
+        return cls(np.stack(outs), logs, Sums.stack(sums), *counts)
 
 
 def for_each(function, inputs, is_joint):

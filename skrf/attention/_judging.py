@@ -247,3 +247,20 @@ def _taken(array, places):
 def _mean(weights, values):
     total = namespace(weights).sum(weights, axis=-1, keepdims=True)
     return weights @ values / namespace(weights).where(total == 0, like(1.0, total), total)
+
+
+def n_lost_of(group, zeros, is_causal, top=None):
+    """Return the number of queries whose weights sum to 0 although they see a key.
+
+    `zeros` are those whose weights sum to 0, or None; `top` are exponents of keys of earlier calls.
+    """
+    if zeros is None or not zeros.any():
+        return 0
+    xp = namespace(group.q)
+    is_key = xp.ones_like(group.k[..., 0]) if group.padding is None else ~group.padding
+    n_keys = np.cumsum(to_host(is_key).astype(int), axis=-1)
+    # Queries of causal attention are those of the last positions.
+    n_keys = n_keys[..., -group.q.shape[-2] :] if is_causal else n_keys[..., -1:]
+    if top is not None:
+        n_keys = n_keys + (to_host(top).max(axis=-1, keepdims=True) > -np.inf)
+    return int((zeros & (n_keys[..., None, :] > 0)).sum())

@@ -2,19 +2,19 @@
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
-from .._arrays import like, namespace, to_host
+from .._arrays import like, to_host
 from .._estimator import EstimatorBase
 from .._memory import check_fits
-from .._sums import Sums
 from .._threads import serial_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
 from . import masked
+from ._entries import owned
 from ._feature_maps import (
     HeadMaps,
     check_lse,
@@ -26,18 +26,19 @@ from ._feature_maps import (
     rows_of_sets,
 )
 from ._gates import with_gates
-from ._groups import FEATURE_ROWS, KeyGroup, Output, for_each
+from ._groups import FEATURE_ROWS, Attended, KeyGroup, Output, for_each
 from ._inputs import check_flag, check_inputs, check_scale
 from ._judging import (
     AttentionDiagnosis,
     effective_features,
     judged,
+    n_lost_of,
     spread,
     warn_of_cancelled,
     warn_of_collapse,
     warn_of_lost,
 )
-from ._masks import as_mask, owned
+from ._masks import as_mask
 from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
 from .linear import attend_to_all, attend_to_earlier, block_of
@@ -46,17 +47,6 @@ from .masks import DecayMask
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of keys
 _JOINT_ENTRIES = 2**13  # features of a step's set up to which all sets are computed at once
-
-
-class _Attended(NamedTuple):
-    """What is computed of a set, or of all sets."""
-
-    out: Any
-    lse: Any
-    sums: Sums | None
-    is_double: bool
-    n_lost: int
-    distances: Any
 
 
 class ApproxKernelAttention(EstimatorBase):
@@ -249,7 +239,7 @@ class ApproxKernelAttention(EstimatorBase):
         scale = check_scale(self.scale, width)
         feature_map = self._default_map if self.feature_map is None else self.feature_map
         given = snapshot((feature_map, scale, self.random_state))
-        drawn = vars(self).get("_drawn", {})
+        drawn = vars(self).setdefault("_drawn", {})  # copies of the operator share it
         if width not in drawn or drawn[width][0] != given:
             prototype = prepared(
                 feature_map,
@@ -262,7 +252,7 @@ class ApproxKernelAttention(EstimatorBase):
                 seed=self._seed,
             )
             prototype = prototype if needs_data(prototype) else prototype.fit_without_data(width)
-            self._drawn = drawn = {**drawn, width: (given, prototype, [HeadMaps(prototype)])}
+            drawn[width] = given, prototype, [HeadMaps(prototype)]
         return drawn[width][1]
 
     def _seed(self, source):
@@ -424,8 +414,7 @@ class ApproxKernelAttention(EstimatorBase):
             is_double = state.is_double or n_queries == 1  # which costs less than to ask
 
         def attend(number):
-            own_maps = maps if number is None else [maps[number % len(maps)]]
-            group = KeyGroup.of(inputs, number, maps=own_maps, is_double=is_double)
+            group = KeyGroup.of(inputs, number, maps, is_double)
             out, sums = Output(group, wants_lse), None
             if mask is not None:
                 heads = inputs.heads_of(np.arange(n_sets) if number is None else number)
@@ -435,27 +424,16 @@ class ApproxKernelAttention(EstimatorBase):
                 n_seen = None if sums is None else sums.top
                 options = self.block_size, self._block_of, state is not None
                 sums = attend_to_earlier(group, out, sums, *options)
-                n_lost = _n_lost(group, out.zeros(), True, n_seen)
+                n_lost = n_lost_of(group, out.zeros(), True, n_seen)
             else:
                 attend_to_all(group, out, self.block_size)
-                n_lost = _n_lost(group, out.zeros(), False)
+                n_lost = n_lost_of(group, out.zeros(), False)
             result, distances = out.joined(), 0.0
             if n_judged:
                 distances = judged(group, result, n_judged, scale, self.causal, window)
-            return _Attended(result, out.lse(), sums, not group.is_usual, n_lost, distances)
+            return Attended(result, out.lse(), sums, not group.is_usual, n_lost, distances)
 
-        found = for_each(attend, inputs, is_joint)
-        if is_joint:
-            return found[0]
-        outs, logs, sums, is_double, n_lost, distances = zip(*found, strict=True)
-        return _Attended(
-            np.stack(outs),
-            np.stack(logs) if wants_lse else None,
-            None if state is None else Sums.stack(sums),
-            any(is_double),
-            sum(n_lost),
-            sum(distances),
-        )
+        return Attended.of_sets(for_each(attend, inputs, is_joint), is_joint)
 
     # ---------------------------------------------------------------- streaming
 
@@ -612,12 +590,7 @@ class ApproxKernelAttention(EstimatorBase):
             effective = []
         else:
             numbers = range(len(inputs.k)) if inputs.is_numpy else [None]
-            effective = [
-                effective_features(
-                    KeyGroup.of(inputs, n, maps=maps if n is None else [maps[n % len(maps)]])
-                )
-                for n in numbers
-            ]
+            effective = [effective_features(KeyGroup.of(inputs, n, maps)) for n in numbers]
         effective = [numbers for numbers in effective if numbers is not None]
         effective = np.concatenate(effective) if effective else None
         if not n_judged:
@@ -665,20 +638,3 @@ def _shape_of_fit(inputs):
     """Return the width, and the heads of keys and of queries, which a fit fixes."""
     n_heads = inputs.n_key_heads
     return inputs.k.shape[-1], n_heads, n_heads * inputs.q.shape[1]
-
-
-def _n_lost(group, zeros, is_causal, top=None):
-    """Return the number of queries whose weights sum to 0 although they see a key.
-
-    `zeros` are those whose weights sum to 0, or None; `top` are exponents of keys of earlier calls.
-    """
-    if zeros is None or not zeros.any():
-        return 0
-    xp = namespace(group.q)
-    is_key = xp.ones_like(group.k[..., 0]) if group.padding is None else ~group.padding
-    n_keys = np.cumsum(to_host(is_key).astype(int), axis=-1)
-    # Queries of causal attention are those of the last positions.
-    n_keys = n_keys[..., -group.q.shape[-2] :] if is_causal else n_keys[..., -1:]
-    if top is not None:
-        n_keys = n_keys + (to_host(top).max(axis=-1, keepdims=True) > -np.inf)
-    return int((zeros & (n_keys[..., None, :] > 0)).sum())

@@ -1,7 +1,6 @@
 """Attention with random features as a torch module that replaces exact attention."""
 
 import copy
-from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -35,6 +34,12 @@ class _Operator(ApproxKernelAttention):
     """The operator with a backward pass of its own for causal attention."""
 
     _block_of = staticmethod(block_of)
+
+    def at(self, mask):
+        """Return the operator with a mask, which is the caller's to keep as it is."""
+        other = copy.copy(self)
+        other.mask, other._used_mask = mask, (mask, mask)
+        return other
 
     def maps_without_data(self, width):
         """Return the `HeadMaps` of a fit, or one that needs none, for calls that see no data."""
@@ -206,20 +211,13 @@ class RandomFeatureAttention(Attention):
         self._operators[is_causal] = self._drawn(is_causal, self.seed)
         self._sides = {}
 
-    @contextmanager
-    def _masked(self, operator, given=None):
-        """Yield an operator with the mask of a call: a copy, as other threads may have another."""
-        mask, copied = self._mask_of_call(), copy.copy(operator)
-        if given is not None:
-            if self.mask is not None:
-                raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
-            mask = given
-        copied.mask = mask
-        try:
-            yield copied
-        finally:
-            copied.mask = None
-            vars(operator).update(vars(copied))  # what was drawn is kept
+    def _mask_or(self, given):
+        """Return the mask of a call: the module's, or one given to the call."""
+        if given is None:
+            return self._mask_of_call()
+        if self.mask is not None:
+            raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
+        return given
 
     def fit(
         self,
@@ -253,8 +251,8 @@ class RandomFeatureAttention(Attention):
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
         parts = [tensor.detach() for tensor in parts]
-        with self._masked(self._operator(is_causal, self.seed)) as operator:
-            operator.fit(*parts[:2], key_padding_mask=key_padding_mask)
+        operator = self._operator(is_causal, self.seed)
+        operator.fit(*parts[:2], key_padding_mask=key_padding_mask)
         record = {**record_of_fit(operator), _FITTED_SEED: np.array(self.seed)}
         self._keep(is_causal, operator, record)
         self._register()
@@ -290,13 +288,10 @@ class RandomFeatureAttention(Attention):
 
     @torch.compiler.disable
     def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
-        operator = self._of_seed(is_causal, self._seed_of_call())
-        with (
-            torch.autocast(query.device.type, enabled=False),
-            self._masked(operator, mask) as masked,
-        ):
-            options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
-            return masked(query, key, value, return_lse=return_lse, **options)
+        operator = self._of_seed(is_causal, self._seed_of_call()).at(self._mask_or(mask))
+        options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
+        with torch.autocast(query.device.type, enabled=False):
+            return operator(query, key, value, return_lse=return_lse, **options)
 
     def _is_own_backward(self, is_causal):
         return is_causal
@@ -326,16 +321,13 @@ class RandomFeatureAttention(Attention):
     @torch.compiler.disable
     def _attend_packed(self, edges, parts, log_gates, return_lse):
         operator = self._of_seed(True, self._seed_of_call())
-        with (
-            torch.autocast(parts[0].device.type, enabled=False),
-            self._masked(operator) as masked,
-        ):
 
-            def call(query, key, value, padding, gates):
-                options = {"key_padding_mask": padding, "log_gates": gates}
-                found = masked(query, key, value, return_lse=return_lse, **options)
-                return found if return_lse else (found,)
+        def call(query, key, value, padding, gates):
+            options = {"key_padding_mask": padding, "log_gates": gates}
+            found = operator(query, key, value, return_lse=return_lse, **options)
+            return found if return_lse else (found,)
 
+        with torch.autocast(parts[0].device.type, enabled=False):
             found = attend_packed(call, edges, parts, log_gates)
         return tuple(found) if return_lse else found[0]
 
@@ -349,10 +341,12 @@ class RandomFeatureAttention(Attention):
 
     @torch.compiler.disable
     def _step(self, query, key, value, key_padding_mask, log_gates, return_lse, state, seed):
-        operator = self._of_seed(True, seed)
+        operator = self._of_seed(True, seed).at(self._mask_of_call())
         options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
-        with torch.autocast(query.device.type, enabled=False), self._masked(operator) as masked:
-            *found, state = masked.step(query, key, value, state, return_lse=return_lse, **options)
+        with torch.autocast(query.device.type, enabled=False):
+            *found, state = operator.step(
+                query, key, value, state, return_lse=return_lse, **options
+            )
         return *found, StreamState(**vars(state))
 
     def _count(self):
@@ -437,8 +431,7 @@ class RandomFeatureAttention(Attention):
         for is_causal, direction in _DIRECTIONS.items():
             if record := below(arrays, f"{direction}/"):
                 operator = self._operator(is_causal, int(record[_FITTED_SEED]))
-                with self._masked(operator) as masked:
-                    restore_fit(masked, record)
+                restore_fit(operator, record)
                 self._keep(is_causal, operator, record)
         self._register()
 

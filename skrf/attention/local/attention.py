@@ -8,7 +8,6 @@ import numpy as np
 
 from ..._arrays import (
     cast,
-    filled,
     in_library_of,
     largest_entry,
     like,
@@ -28,12 +27,20 @@ from ..masks import DecayMask
 from . import blocks
 from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
-from .layout import Sizes, sizes_of, stretches
-from .selection import Statistics, moments_of, taken
+from .decay import decaying, split
+from .layout import (
+    Sizes,
+    at_their_places,
+    of_sets,
+    rows_of,
+    sizes_of,
+    stretches,
+    with_zeros,
+)
+from .selection import Statistics, statistics_of
 from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 
 _DIAGNOSED_QUERIES = 64
-_SAMPLE = 512  # positions that say enough about variances
 _BLOCKS_AT_ONCE = 256  # of causal attention, which bounds its memory
 _FAR = 512.0  # nats that float32 holds to 3e-5
 _FASTEST = 1e6  # rate of a decay after which nothing is left of a key at the next position
@@ -448,41 +455,41 @@ class LocalAttention(EstimatorBase):
             counts = checked_counts(state, key, self._maker(scale), inputs)
         if rates is not None and largest_entry(rates) * (counts.max() + n_keys) > _FAR:
             dtype = xp.float64
-        q = _with_zeros(inputs.q, n_missing)
+        q = with_zeros(inputs.q, n_missing)
         rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
         if state is not None and state.recent is not None:
             if inputs.padding is None and goes_on(state, sizes, counts, rows):
                 count = int(counts[0])
                 if rates is not None:
-                    q, rows, _ = _decaying(q, rows, None, rates, count, scale)
+                    q, rows, _ = decaying(q, rows, None, rates, count, scale)
                 q = cast(q, dtype) * scale
                 out, state = self._attend_one(sizes, q, rows, state, count)
-                return *_split(out, rates, count), state
+                return *split(out, rates, count), state
             before = flat(state, inputs)
         padding = to_host(inputs.padding)
         parts, outs, helds = stretches(padding, counts, sizes.causal and state is None), [], []
         for part in parts:
-            own_q, own_rows = (_rows_of(array, part) for array in (q, rows))
+            own_q, own_rows = (rows_of(array, part) for array in (q, rows))
             own_known, first = known, n_missing
             if known is not None:
-                own_known = Statistics(*(_of(array, part.sets) for array in known))
+                own_known = Statistics(*(of_sets(array, part.sets) for array in known))
             if rates is not None:
-                given = own_q, own_rows, own_known, _of(rates, part.sets)
-                own_q, own_rows, own_known = _decaying(*given, part.count, scale)
+                given = own_q, own_rows, own_known, of_sets(rates, part.sets)
+                own_q, own_rows, own_known = decaying(*given, part.count, scale)
             if padding is not None:
                 hidden = padding[part.sets]
                 first = int((~hidden[:, :n_missing]).sum(axis=1).min())
             out, held = self._attend_part(
                 sizes, before, part, own_q, own_rows, own_known, scale, first
             )
-            found = _split(
-                out, None if rates is None else _of(rates, part.sets), part.count + first
+            found = split(
+                out, None if rates is None else of_sets(rates, part.sets), part.count + first
             )
             if padding is not None:
                 out, lse = found
                 places = hidden, first, n_missing
-                out = _at_their_places(out, 0.0, *places)
-                found = out, _at_their_places(lse[..., None], -np.inf, *places)[..., 0]
+                out = at_their_places(out, 0.0, *places)
+                found = out, at_their_places(lse[..., None], -np.inf, *places)[..., 0]
             outs.append(found)
             helds.append(held)
         out, lse = outs[0]
@@ -502,7 +509,7 @@ class LocalAttention(EstimatorBase):
             if not n:
                 return empty, None
             if known is None:
-                known = _statistics_of(q, rows[..., :width])
+                known = statistics_of(q, rows[..., :width])
             q, known = cast(q, rows.dtype) * scale, known.scaled(scale)
             return attend_around(sizes, q, rows, known, self._blocks), None
         held, outs = nothing_held(q, rows) if before is None else held_of(before, part), []
@@ -575,100 +582,3 @@ class LocalAttention(EstimatorBase):
                 "of a fit nor that of the first positions, whose queries are missing. Call "
                 "fit(q, k) first, or pass all queries."
             )
-
-
-def _of(array, sets):
-    """Return the entries of some sets."""
-    return array if isinstance(sets, slice) else take(array, sets)
-
-
-def _rows_of(array, part):
-    """Return the rows of a `Stretch`, (n_sets, ..., m, w), of an array (U, ..., n, w)."""
-    array = _of(array, part.sets)
-    if part.rows is None:
-        return array
-    (n_sets, n), lead = part.rows.shape, array.shape[:-2]
-    numbers = part.rows.reshape(n_sets, *[1] * (len(lead) - 1), n)
-    return taken(array, np.broadcast_to(numbers, (*lead, n)))
-
-
-def _split(out, rates, first):
-    """Return outputs and log-sum-exps, which a decay shares out among positions from a first one.
-
-    Every key that position i sees has been raised by rate i, see `_decaying`.
-    """
-    out, lse = out[..., :-1], out[..., -1]
-    if rates is not None:
-        places = in_library_of(first + np.arange(lse.shape[-1]), rates)
-        lse = lse - cast(rates[:, None, None] * cast(places, rates.dtype), lse.dtype)
-    return out, lse
-
-
-def _at_their_places(out, fill, hidden, first, n_missing):
-    """Return outputs at their places, and a number at those of padding.
-
-    Parameters
-    ----------
-    out : array of shape (U, G, m, e)
-        Outputs of positions without padding from number `first` on.
-    fill : float
-        The number.
-    hidden : ndarray of bool of shape (U, n)
-        Which positions are padding.
-    first : int
-        Number of the first one.
-    n_missing : int
-        Positions that have no query.
-    """
-    places = np.where(hidden, 0, np.cumsum(~hidden, axis=1) - first)[:, None, n_missing:]
-    out = _with_zeros(out, 1, fill)
-    return taken(out, np.broadcast_to(places, (*out.shape[:2], places.shape[-1])))
-
-
-def _decaying(q, rows, known, rates, count, scale):
-    """Return queries, keys with values, and statistics with one more number for a decay.
-
-    The weight exp(-rate (i - j)) is exp(rate j) up to a factor that all keys of a query share. Key
-    j gets the number rate j, and queries get 1 / scale, which the scale makes 1.
-    """
-    xp, n, width = namespace(rows), rows.shape[-2], q.shape[-1]
-    places = in_library_of(count + np.arange(n), rates)
-    shifts = cast(rates[:, None] * cast(places, rates.dtype), rows.dtype)
-    rows = xp.concat([rows[..., :width], shifts[..., None], rows[..., width:]], axis=-1)
-
-    def wider(array, value):
-        return xp.concat([array, xp.full_like(array[..., :1], value)], axis=-1)
-
-    if known is not None:  # without a variance of the queries, those of keys do not matter
-        known = Statistics(wider(known.mean, 1 / scale), *(wider(part, 0.0) for part in known[1:]))
-    return wider(q, 1 / scale), rows, known
-
-
-@np.errstate(over="ignore")  # of squares
-def _statistics_of(q, k):
-    """Return the `Statistics` of every set: all but the mean query from evenly spread positions."""
-    n = q.shape[-2]
-    some = slice(None, None, -(-n // _SAMPLE))
-    moments = moments_of(q[..., some, :], k[:, some, :])
-    moments = _summed(moments, 2) / moments.shape[2]
-    mean = _summed(cast(q, namespace(q).float64), 2) / n
-    return Statistics.of(moments)._replace(mean=mean)
-
-
-def _summed(terms, axis):
-    """Return sums over an axis: halves are added to each other, however arrays are stored."""
-    xp, lead = namespace(terms), (slice(None),) * axis
-    while (length := terms.shape[axis]) > 1:
-        half = length // 2
-        added = terms[*lead, :half, ...] + terms[*lead, half : 2 * half, ...]
-        rest = terms[*lead, 2 * half :, ...]
-        terms = added if length == 2 * half else xp.concat([added, rest], axis=axis)
-    return terms[*lead, 0, ...]
-
-
-def _with_zeros(rows, n, fill=0.0):
-    """Return rows (U, G, m, w) with n rows of zeros, or of a number, before them."""
-    if not n:
-        return rows
-    zeros = filled(fill, (*rows.shape[:2], n, rows.shape[-1]), rows, rows.dtype)
-    return namespace(rows).concat([zeros, rows], axis=-2)
