@@ -94,14 +94,6 @@ class Rows(NamedTuple):
         scale = xp.concat([xp.broadcast_to(scale, values.shape)] * n, axis=-1)
         return Rows(copies * xp.exp(shifts - top), scale + top)
 
-    def signed(self):
-        """Return the features as numbers with log scales, also those given as logarithms."""
-        xp, scale = namespace(self.values), self.scale
-        if scale is not None:
-            return Rows(self.values, xp.broadcast_to(scale, self.values.shape))
-        scale = constant(self.values)
-        return Rows(xp.exp(self.values - finite(scale)), scale)
-
     def plain(self):
         """Return the features themselves, which may overflow."""
         xp = namespace(self.values)
@@ -362,9 +354,7 @@ class Sums:
 
     @classmethod
     def stack(cls, parts):
-        """Return sums of several groups with a leading axis for the groups, or None for None."""
-        if parts[0] is None:
-            return None
+        """Return sums of several groups with a leading axis for the groups."""
         xp = namespace(parts[0].sums)
         sums, tops = (xp.stack([getattr(one, name) for one in parts]) for name in ("sums", "top"))
         return cls(sums, tops)
@@ -439,12 +429,6 @@ class Sums:
         """Return the sums over the keys of both."""
         top = namespace(self.top).maximum(self.top, other.top)
         return Sums(self.at(top) + other.at(top), top)
-
-    def for_heads(self):
-        """Return the sums of several sets with an axis for the query heads of a set."""
-        if self.top.ndim == 1:
-            return self
-        return Sums(self.sums[..., None, :, :], self.top[..., None, :])
 
     def weigh(self, rows):
         """Return sums weighted by query features (..., n, M), and log scales of rows (..., n, 1).

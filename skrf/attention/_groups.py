@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _kernels
 from .._arrays import arithmetic, cast, constant, like, namespace, rows_at_once, to_host
-from .._sums import Memory, Rows, Sums
+from .._sums import Memory, Rows, Sums, finite
 from .._threads import run_all
 from ..features import needs_double
 from ._inputs import check_finite
@@ -160,7 +160,7 @@ class KeyGroup(KeySet):
         # Scratch memory would serve one map at a time.
         parts = [_NEW.rows(side, X[i::n, ...]) for i, side in enumerate(sides)]
         if not self.is_positive:
-            parts = [part.signed() for part in parts]
+            parts = [_signed(part) for part in parts]
         xp = namespace(X)
 
         def together(arrays):
@@ -177,6 +177,15 @@ class KeyGroup(KeySet):
         if self.padding is None:
             return values
         return xp.where(self.padding[..., rows, None], like(0.0, values), values)
+
+
+def _signed(rows):
+    """Return features as numbers with log scales, also those given as logarithms."""
+    values, scale, xp = *rows, namespace(rows.values)
+    if scale is not None:
+        return Rows(values, xp.broadcast_to(scale, values.shape))
+    scale = constant(values)
+    return Rows(xp.exp(values - finite(scale)), scale)
 
 
 def _falls_far(log_gates):
@@ -277,8 +286,8 @@ class Attended(NamedTuple):
             return found[0]
         outs, logs, sums, is_double, n_lost, distances = zip(*found, strict=True)
         logs = None if logs[0] is None else np.stack(logs)
-        counts = any(is_double), sum(n_lost), sum(distances)
-        return cls(np.stack(outs), logs, Sums.stack(sums), *counts)
+        sums = None if any(one is None for one in sums) else Sums.stack(sums)
+        return cls(np.stack(outs), logs, sums, any(is_double), sum(n_lost), sum(distances))
 
 
 def for_each(function, inputs, is_joint):

@@ -54,7 +54,9 @@ def attend_to_all(group, out, block_size=None):
     """Write the attention of all queries of a `KeyGroup` to all keys to an `Output`."""
     size = group.rows_at_once(block_size)
     sums = key_sums(group, size)
-    sums = (sums.balanced() if group.is_positive else sums).for_heads()
+    sums = sums.balanced() if group.is_positive else sums
+    if sums.top.ndim > 1:  # an axis for the query heads of a set
+        sums = Sums(sums.sums[..., None, :, :], sums.top[..., None, :])
     for rows in blocks(group.q.shape[-2], size):
         out.put(*sums.weigh(group.query_features(rows)))
 
