@@ -21,7 +21,7 @@ _NAMESPACES, _OF_TORCH = {}, {}  # by type, because a lookup costs as much as a 
 
 def is_array_api(X):
     """Return whether X is an array of a library other than NumPy (and not sparse)."""
-    return namespace(X) is not np
+    return type(X) is not np.ndarray and namespace(X) is not np
 
 
 def namespace(X):
@@ -123,7 +123,7 @@ def take(X, rows, axis=0):
 
 def constant(X):
     """Return X as a constant without gradients, which only torch has."""
-    return X.detach() if is_torch(X) else X
+    return X.detach() if type(X) is not np.ndarray and is_torch(X) else X
 
 
 def columns(parts):

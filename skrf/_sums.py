@@ -498,10 +498,10 @@ class Memory:
         if is_array_api(X):
             values, scale = feature_map(X)
             return Rows(values if lower is None else values - like(lower, values), scale)
-        if feature_map.n_columns is None:
+        if (n_columns := feature_map.n_columns) is None:
             # A transformer may return its own array or its input, so do not overwrite it.
             return feature_map(X).map(np.array)
-        out = self.features((X.shape[0], feature_map.n_columns), X.dtype)
+        out = self.features((X.shape[0], n_columns), X.dtype)
         return Rows(out, feature_map.write(X, out, self.room, lower))
 
 

@@ -98,8 +98,9 @@ class KeyGroup(KeySet):
         # Both sides are checked, and have the highest precision that one of them needs.
         if self._needs_double(is_double or self.dtype == namespace(self.q).float64):
             self.dtype = namespace(self.q).float64
-        self._memory = Memory(), Memory()
+        self._memory = _NEW, _NEW  # for a step, which is one block
         if self.is_numpy and self.k.ndim == 2:
+            self._memory = Memory(), Memory()
             for feature_map, rows in ((maps[0].queries, self.q), (maps[0].keys, self.k)):
                 n_rows = math.prod(rows.shape[:-1])
                 work = n_rows * feature_map.n_sines, n_rows * feature_map.n_transformed
@@ -241,8 +242,11 @@ class Output:
 def quotients(sums):
     """Return numerators over denominators, the first of the sums; 0 where that is 0."""
     weights = sums[..., :1]
+    is_zero = weights == 0
+    if isinstance(sums, np.ndarray) and not is_zero.any():
+        return sums[..., 1:] / weights
     # Dividing by inf gives 0, and no gradient.
-    return sums[..., 1:] / namespace(sums).where(weights == 0, like(np.inf, sums), weights)
+    return sums[..., 1:] / namespace(sums).where(is_zero, like(np.inf, sums), weights)
 
 
 def log_weights(weights, level):

@@ -127,13 +127,14 @@ def sums_of_sets(state, inputs, n_features, maker):
             f"need {shape} of {namespace(inputs.q).__name__} and width {width}."
         )
     check_maker(state.maker, maker)
-    arrays = state.sums, state.log_scale
-    n_lead = len(inputs.key_leading)
-    return Sums(*(xp.reshape(array, (-1, *array.shape[n_lead:])) for array in arrays))
+    sums, top, n_lead = state.sums, state.log_scale, len(inputs.key_leading)
+    sums = xp.reshape(sums, (-1, *sums.shape[n_lead:]))
+    return Sums(sums, xp.reshape(top, (-1, *top.shape[n_lead:])))
 
 
 def state_after(sums, inputs, is_double, maker):
     """Return the state of `Sums` with one axis for all sets."""
     xp, lead = namespace(sums.sums), inputs.key_leading
-    arrays = (xp.reshape(array, (*lead, *array.shape[1:])) for array in (sums.sums, sums.top))
-    return AttentionState(*arrays, inputs.k.shape[-1], is_double, maker)
+    totals = xp.reshape(sums.sums, (*lead, *sums.sums.shape[1:]))
+    top = xp.reshape(sums.top, (*lead, *sums.top.shape[1:]))
+    return AttentionState(totals, top, inputs.k.shape[-1], is_double, maker)

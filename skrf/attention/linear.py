@@ -79,7 +79,10 @@ def attend_to_earlier(group, out, sums, block_size, block_of, goes_on=True):
     goes_on : bool, default=True
         Whether the sums are wanted.
     """
-    size, n, gates = group.rows_at_once(block_size), group.k.shape[-2], group.log_gates
+    n, gates = group.k.shape[-2], group.log_gates
+    if n == 1 and gates is None:  # a step
+        return _after(group, out, slice(0, 1), None, sums, block_of)
+    size = group.rows_at_once(block_size)
     edges = [0, n - group.q.shape[-2], n]  # queries are those of the last positions
     if sums is None and not goes_on and edges[1] == 0 and 1 < n <= min(size, _ALONE):
         if gates is None and _attend_alone(group, out, block_of):
