@@ -257,3 +257,23 @@ def test_queries_without_keys_have_gradients_of_zero():
         (out.sum() + lse.exp().sum()).backward()
         for part in parts:
             assert part.grad is None or (part.grad == 0).all()
+
+
+def test_chunks_of_a_loss_may_use_it():
+    torch = pytest.importorskip("torch")
+    from skrf.torch import RandomFeatureAttention, chunked_loss
+
+    parts = [torch.tensor(x)[None] for x in draw(n=60)]
+    mix = torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+    attend = RandomFeatureAttention(OptimalPositiveRF(8), is_causal=True, random_state=0)
+
+    def loss_of(some):
+        q, k, v = (part[..., some, :] for part in parts)
+        out, lse = attend(mix(q), mix(k), v, return_lse=True)
+        return out.square().sum() + lse.sum()
+
+    losses = loss_of(slice(None)), chunked_loss(loss_of, 60, chunk_size=13, modules=[mix, attend])
+    assert_allclose(*(float(loss.detach()) for loss in losses), rtol=1e-12)
+    gradients = [torch.autograd.grad(loss, list(mix.parameters())) for loss in losses]
+    for one, other in zip(*gradients, strict=True):
+        assert_allclose(one, other, rtol=1e-9)

@@ -197,3 +197,16 @@ def test_padding_may_have_axes_for_heads_and_queries():
         assert_allclose(call(Q, K, V, key_padding_mask=HIDDEN[:, None, None]), expected, rtol=0)
         with pytest.raises(TypeError, match="attention_mask == 0"):
             call(Q, K, V, key_padding_mask=1 - HIDDEN)
+
+
+def test_both_masks_of_torch_may_have_axes_for_heads_and_queries():
+    torch = pytest.importorskip("torch")
+    from skrf.torch import RandomFeatureAttention
+
+    attend = RandomFeatureAttention(MAP)
+    parts = [torch.tensor(array) for array in (K, K, V)]
+    hidden, kept = torch.tensor(HIDDEN), torch.ones(3, 1, 1, N, dtype=torch.bool)
+    kept[1, ..., :30] = False
+    expected = attend(*parts, key_padding_mask=hidden | ~kept[:, 0, 0])
+    out = attend(*parts, kept, key_padding_mask=hidden[:, None, None])
+    assert_allclose(out.numpy(), expected.numpy(), rtol=0)

@@ -66,6 +66,8 @@ def padding_and_mask(attn_mask, key_padding_mask, query, key, is_causal):
     """
     if attn_mask is None:
         return key_padding_mask, None
+    if key_padding_mask is not None and tuple(key_padding_mask.shape[1:3]) == (1, 1):
+        key_padding_mask = key_padding_mask[:, 0, 0]  # of a mask (batch, 1, 1, S)
     if not isinstance(attn_mask, torch.Tensor):
         raise TypeError(f"attn_mask must be a torch.Tensor, got {type(attn_mask).__name__}.")
     is_bool = attn_mask.dtype == torch.bool
