@@ -24,7 +24,15 @@ from skrf import (
 from skrf.features import as_feature_map
 from skrf.regression import near_far
 from skrf.regression.decide import Decision
-from skrf.regression.near_far import Ground, Tree, _cut_of, factor_of, left_out, solve_near_far
+from skrf.regression.near_far import (
+    Ground,
+    Tree,
+    _cut_of,
+    factor_of,
+    left_out,
+    parts_of,
+    solve_near_far,
+)
 from skrf.regression.problems import of_all_classes
 
 RNG = np.random.default_rng(0)
@@ -75,9 +83,9 @@ class Dense:
     def left_out(self, targets):
         """Return predictions of every row by a solve without it, or without one part of it."""
         K, predicted = self.between(self.rows, self.rows), []
-        for i, weight in enumerate(self.weights):
+        for i, part in enumerate(parts_of(self.weights)):
             rest = self.weights.copy()
-            rest[i] -= min(1.0, weight)
+            rest[i] -= part
             kept = rest > 1e-12
             A = K[np.ix_(kept, kept)] + np.diag(self.alpha / rest[kept])
             inverse = np.linalg.inv(A)
@@ -140,7 +148,7 @@ def test_error_bars_with_the_noise_as_estimated(weights):
 @pytest.mark.parametrize("alpha", [0.3, 1e-5])
 @pytest.mark.parametrize("weights", [np.ones(90), WEIGHTS], ids=["plain", "weighted"])
 def test_leave_one_out_is_its_definition(weights, alpha):
-    """A row leaves alone, its equals stay; of a weight above 1 one part leaves."""
+    """A row leaves alone, its equals stay; of repetitions one leaves, other weights leave whole."""
     model = near(alpha=alpha).fit(X, y, weights)
     ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
     distinct = ground.part(np.arange(90), weights)
@@ -149,7 +157,7 @@ def test_leave_one_out_is_its_definition(weights, alpha):
     predicted = left_out(solution, distinct, y, of_rows)
     assert_array_equal(predicted, left_out(solution, distinct, y, alpha))
     for i in (0, 7, 33, 60, 89):
-        part = min(1.0, weights[i])
+        part = parts_of(weights)[i]
         rest = weights.copy()
         rest[i] -= part
         kept = rest > 1e-12

@@ -510,10 +510,20 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
     return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]) / share, root)
 
 
-def left_out(solution, distinct, targets, alpha):
+def parts_of(weights):
+    """Return the part of the weight of each row that leaves with it, (n,).
+
+    Whole numbers count repetitions, of which one leaves and the others stay. Other weights say how
+    much a row counts, and leave with it: a part that stayed would know its target.
+    """
+    are_counts = np.all(weights == np.rint(weights))
+    return np.minimum(1.0, weights) if are_counts else weights
+
+
+def left_out(solution, distinct, targets, alpha, parts=None):
     """Return predictions of every row by all others, (n, T).
 
-    A row of weight w leaves with the part v = min(1, w) of it: with its equals, of the weight W,
+    The part v of the weight w of a row leaves: with its equals, of the weight W,
 
         A^-1_ii = (v / W)^2 d + (v / alpha) (1 - v / W),
         a_i = (v / W) a + (v / alpha) (y_i - mean y).
@@ -528,9 +538,11 @@ def left_out(solution, distinct, targets, alpha):
         Targets of all rows.
     alpha : float or ndarray of shape (m,)
         The ridge.
+    parts : ndarray of shape (n,), default=None
+        The parts that leave; None is `parts_of` the weights.
     """
     number, means = distinct.number, distinct.means(targets)
-    part = np.minimum(1.0, distinct.weights)
+    part = parts_of(distinct.weights) if parts is None else parts
     share = part / distinct.totals[number]
     scale = part / np.broadcast_to(alpha, distinct.totals.shape)[number]
     inverse = share**2 * solution.centred_inverse[number] + scale * (1 - share)
