@@ -1,6 +1,6 @@
 """Measure a step of the hidden Markov filter against a dense one as the number of states grows.
 
-python benchmarks/hmm.py [--quick | --promises] [--rounds R] [--threads T]
+python benchmarks/hmm.py [--quick | --promises | --few] [--rounds R] [--threads T]
 
 Compares `KernelHMM.filter_step` (256 features) with a step that holds the matrix of states by
 states and is written in plain NumPy with the same look-up of emissions, for one sequence and for
@@ -16,6 +16,9 @@ of the fastest steps of all rounds. A promise is kept if both keep it, missed if
 else undecided. On a machine with other work, threads of BLAS that wait for each other cost either
 side many times the work itself: look at the loads that are printed. Memory is the peak of a
 process that never holds a dense matrix.
+
+With --few it measures three to 64 states on one long series instead, beside hmmlearn in both of its
+modes, by CPU time: the first call, the best of later ones, and how both compare.
 """
 
 import argparse
@@ -25,6 +28,7 @@ import random
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -42,6 +46,7 @@ DTYPES = ("float32", "float64")
 PROMISED = {1: 16, 8: 24}  # dense / ours at 16,384 states
 STEPS_OURS, STEPS_DENSE, SECONDS_A_ROUND = 12, 3, 1.0
 SPARE = 1.5e9  # bytes that must be free besides a dense matrix
+MANY = 10**6  # symbols of the longest series of few states
 MB, GB = 1e6, 1e9
 
 
@@ -351,6 +356,147 @@ def plot(cases, path):
     plt.close(figure)
 
 
+# ---------------------------------------------------------------- few states, beside hmmlearn
+
+
+def best_of(function, n_times=5):
+    """Return the CPU times of the first call, and the least of some later ones, in ms."""
+    times = []
+    for _ in range(n_times + 1):
+        began = time.process_time()
+        function()
+        times.append(1e3 * (time.process_time() - began))
+    return times[0], min(times[1:])
+
+
+def quietly(function):
+    """Return a function that calls another without its warnings and what hmmlearn logs."""
+    import logging
+    import warnings
+
+    logging.getLogger("hmmlearn").setLevel(logging.CRITICAL)
+
+    def call(*args):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*args)
+
+    return call
+
+
+def few_pairs(n_states, n_samples=20_000, n_symbols=8):
+    """Return our model, hmmlearn's in both modes with the same tables, and symbols."""
+    from hmmlearn.hmm import CategoricalHMM
+
+    from skrf.graphical import KernelHMM
+
+    model = KernelHMM.from_random(n_states, n_symbols, scale=0.8, random_state=SEED)
+    X = model.sample(n_samples, random_state=SEED)[0]
+    theirs = {}
+    for mode in ("log", "scaling"):
+        other = CategoricalHMM(n_states, implementation=mode, n_features=n_symbols)
+        other.startprob_, other.transmat_ = model.startprob_, model.transmat_
+        other.emissionprob_ = model.emissionprob_
+        theirs[mode] = other
+    return model, theirs, X
+
+
+def fits(n_states, X, n_iter, n_symbols=8):
+    """Return fits of n_iter steps: ours by L-BFGS, and hmmlearn's EM in both modes."""
+    from hmmlearn.hmm import CategoricalHMM
+    from sklearn.base import clone
+
+    from skrf.graphical import KernelHMM
+
+    params = {"max_iter": n_iter, "tol": 0.0, "random_state": SEED, "n_init": 1}
+    ours = KernelHMM.from_random(n_states, n_symbols, **params)
+    found = {"ours": quietly(lambda: clone(ours).fit(X))}
+    for mode in ("log", "scaling"):
+        params = {"n_iter": n_iter, "tol": -1e9, "implementation": mode, "random_state": SEED}
+        found[mode] = quietly(lambda params=params: CategoricalHMM(n_states, **params).fit(X))
+    return found
+
+
+def em_steps(n_states, X, n_iter):
+    """Return a function that takes steps of EM on tables."""
+    from skrf.graphical import KernelHMM, _learning
+
+    model = KernelHMM.from_random(n_states, 8, random_state=SEED)._model
+    sequences = [X[:, 0].astype(int)]
+    return lambda: _learning.expectation_maximisation(model, sequences, n_iter, 0.0)
+
+
+def few():
+    """Print the times of few states beside those of hmmlearn, and whether gates are met."""
+    import numpy as np
+
+    lines = []
+
+    def gate(what, ours, theirs, most, unit="ms"):
+        first, ours = ours if isinstance(ours, tuple) else (float("nan"), ours)
+        share = ours / theirs
+        met = "met" if share <= most else "MISSED"
+        lines.append(
+            f"| {what} | {first:.2f} | {ours:.2f} | {theirs:.2f} | {share:.2f} | {most} | {met} |"
+        )
+        print(lines[-1], flush=True)
+
+    model, _, X = few_pairs(4, 2**17)
+    first, later = best_of(partial(model.score, X), 1)
+    print(f"Compiled code comes in: {first:.0f} ms for 131,072 symbols, then {later:.1f}.")
+    print("| what | first call, ms | ours, ms | compared with, ms | share | at most | |")
+    print("|---|---|---|---|---|---|---|")
+    for n in (3, 4, 16, 64):
+        model, theirs, X = few_pairs(n)
+        most, n_times = (1.0 if n <= 4 else 0.5), (5 if n <= 16 else 2)
+        for what, name in (
+            ("score", "score"),
+            ("posterior", "predict_proba"),
+            ("Viterbi", "decode"),
+            ("predict", "predict"),
+        ):
+            compared = [best_of(partial(getattr(m, name), X), n_times)[1] for m in theirs.values()]
+            own = best_of(partial(getattr(model, name), X), n_times)
+            gate(f"{n} states: {what}", own, min(compared), most)
+        compared = best_of(partial(theirs["log"].sample, 20_000, random_state=0), 1)[1]
+        own = best_of(partial(model.sample, 20_000, random_state=0), 2)
+        gate(f"{n} states: sampling", own, compared, 1.0)
+        part, n_iter = X[:10_000], 10
+        found = {name: best_of(fit, 2)[1] for name, fit in fits(n, part, n_iter).items()}
+        faster = min(found["log"], found["scaling"]) / n_iter
+        try:
+            own = best_of(em_steps(n, part, n_iter), 2)[1] / n_iter
+            gate(f"{n} states: EM step", own, faster, 0.5 if n <= 4 else 0.3)
+        except AttributeError:
+            print(f"| {n} states: EM step: there is none |")
+        gate(f"{n} states: L-BFGS iteration", found["ours"] / n_iter, faster, 2 if n <= 4 else 0.7)
+    from sklearn.base import clone
+
+    from skrf.graphical import KernelHMM
+
+    model, _, X = few_pairs(4, 3000)
+    own = best_of(partial(quietly(clone(model).set_params(random_state=0).fit), X), 1)
+    gate("default fit of 3,000 symbols, 4 states", own, 3000.0, 1.0)
+    for n, length in ((5000, 1), (2000, 10)):
+        model, _, X = few_pairs(4, n * length)
+        lengths = [length] * n
+        for name in ("score", "predict_proba"):
+            own = best_of(partial(getattr(model, name), X, lengths), 3)
+            print(f"| {n} x {length}: {name} | {own[0]:.2f} | {own[1]:.2f} |", flush=True)
+        short = clone(model).set_params(max_iter=5, n_init=1)
+        own = best_of(partial(quietly(short.fit), X, lengths), 3)
+        print(f"| {n} x {length}: five iterations | {own[0]:.2f} | {own[1]:.2f} |", flush=True)
+    from skrf import AdaptiveRF
+
+    large = KernelHMM.from_random(4096, 30, feature_map=AdaptiveRF(128), random_state=0)
+    X = np.random.default_rng(0).integers(30, size=5000)
+    own = best_of(partial(large.score, X), 1)
+    print(f"| 4,096 states, 128 features, 5,000 symbols: score | {own[0]:.2f} | {own[1]:.2f} |")
+    model, _, X = few_pairs(16, MANY)
+    gate("a million symbols, 16 states: score", best_of(partial(model.score, X), 1), 1000.0, 1.0)
+    gate("a million symbols, 16 states: Viterbi", best_of(partial(model.decode, X), 1), 1000.0, 1.0)
+
+
 def main():
     """Run all cases and print what was seen."""
     parser = argparse.ArgumentParser(
@@ -360,10 +506,14 @@ def main():
     parser.add_argument(
         "--promises", action="store_true", help=f"only {LONGEST_DENSE} states, no results written"
     )
+    parser.add_argument("--few", action="store_true", help="few states, beside hmmlearn")
     parser.add_argument("--rounds", type=int, help="default 9, quick 2")
     parser.add_argument("--threads", type=int, default=N_THREADS, help=f"default {N_THREADS}")
     parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.few:
+        few()
+        return
     if options.case:
         n_states, dtype, n_rounds, with_dense = options.case
         record = run_case(int(n_states), dtype, int(n_rounds), with_dense == "1")

@@ -21,7 +21,7 @@ _NAMESPACES, _OF_TORCH = {}, {}  # by type, because a lookup costs as much as a 
 
 def is_array_api(X):
     """Return whether X is an array of a library other than NumPy (and not sparse)."""
-    return namespace(X) is not np
+    return type(X) is not np.ndarray and namespace(X) is not np
 
 
 def namespace(X):
@@ -123,7 +123,7 @@ def take(X, rows, axis=0):
 
 def constant(X):
     """Return X as a constant without gradients, which only torch has."""
-    return X.detach() if is_torch(X) else X
+    return X.detach() if type(X) is not np.ndarray and is_torch(X) else X
 
 
 def columns(parts):
@@ -230,9 +230,12 @@ def largest_norm2(X):
 
 def largest_entry(X):
     """Return the largest absolute value, or NaN if there is a NaN, without a temporary array."""
-    xp, X = namespace(X), constant(X)
-    low, high = xp.aminmax(X) if hasattr(xp, "aminmax") else (xp.min(X), xp.max(X))
-    low, high = float(low), float(high)
+    if type(X) is np.ndarray:  # asked for by every position of a stream
+        low, high = float(X.min()), float(X.max())
+    else:
+        xp, X = namespace(X), constant(X)
+        low, high = xp.aminmax(X) if hasattr(xp, "aminmax") else (xp.min(X), xp.max(X))
+        low, high = float(low), float(high)
     return -low if high < -low else high + 0.0 * low  # the sum keeps NaN
 
 

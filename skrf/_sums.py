@@ -29,7 +29,6 @@ from ._arrays import (
     largest_entry,
     like,
     namespace,
-    take,
     to_host,
 )
 from ._threads import Scratch
@@ -77,25 +76,23 @@ class Rows(NamedTuple):
         """Apply a function to the values, and to the scale if there is one."""
         return Rows(function(self.values), None if self.scale is None else function(self.scale))
 
-    def repeated(self, log_weights, lower=None):
-        """Return the features r times side by side, times weights, less `lower`.
+    def repeated(self, log_weights):
+        """Return the features r times side by side, times weights.
 
         Parameters
         ----------
         log_weights : array of shape (..., r)
             Logarithms of the weights.
-        lower : array of shape (r M,), default=None
-            What is subtracted from logarithms.
         """
         xp, (values, scale) = namespace(self.values), self
         n_features, n = values.shape[-1], log_weights.shape[-1]
         shifts = xp.repeat(cast(log_weights, values.dtype), n_features, axis=-1)[..., None, :]
         copies = xp.concat([values] * n, axis=-1)
         if scale is None:
-            return Rows(copies + (shifts if lower is None else shifts - like(lower, values)))
-        shifts = shifts - constant(xp.max(shifts, axis=-1, keepdims=True))
+            return Rows(copies + shifts)
+        top = constant(xp.max(shifts, axis=-1, keepdims=True))
         scale = xp.concat([xp.broadcast_to(scale, values.shape)] * n, axis=-1)
-        return Rows(copies * xp.exp(shifts), scale)
+        return Rows(copies * xp.exp(shifts - top), scale + top)
 
     def plain(self):
         """Return the features themselves, which may overflow."""
@@ -287,24 +284,34 @@ def scale_keys(rows, top):
 
 
 def scale_queries(rows, top):
-    """Return query features as factors of sums at `top`, with row maxima of 1, and their slopes.
+    """Return query features as factors of sums at `top`, their slopes, and log scales of rows.
 
-    NumPy arrays are overwritten. The scale of a whole row cancels in its quotient.
+    The largest exponential of a row is 1, and its log scale (..., n, 1) cancels in its quotient.
+    NumPy arrays are overwritten.
     """
-    if rows.scale is not None and rows.scale.shape[-1] == 1:
-        return rows.values, namespace(rows.scale).ones_like(rows.scale)
     exponents = cast(top[..., None, :], rows.values.dtype)
-    exponentials = exp_max_one(arithmetic(rows.values).add(rows.exponents, exponents))
+    if rows.scale is not None and rows.scale.shape[-1] == 1:
+        return (
+            rows.values,
+            namespace(rows.scale).ones_like(rows.scale),
+            rows.scale + finite(exponents),
+        )
+    exponentials, level = exp_and_max(arithmetic(rows.values).add(rows.exponents, exponents))
     if rows.scale is None:
-        return exponentials, exponentials
-    return arithmetic(rows.values).multiply(rows.values, exponentials), exponentials
+        return exponentials, exponentials, level
+    return arithmetic(rows.values).multiply(rows.values, exponentials), exponentials, level
 
 
 def exp_max_one(logs):
     """Return exponentials of logarithms with row maxima of 1; NumPy arrays are overwritten."""
+    return exp_and_max(logs)[0]
+
+
+def exp_and_max(logs):
+    """Return the same, and the maxima of the logarithms of rows, 0 where they are -inf."""
     do = arithmetic(logs)
-    top = constant(namespace(logs).max(logs, axis=-1, keepdims=True))
-    return do.exp(do.subtract(logs, finite(top)))
+    top = finite(constant(namespace(logs).max(logs, axis=-1, keepdims=True)))
+    return do.exp(do.subtract(logs, top)), top
 
 
 def rise_limit(array):
@@ -347,24 +354,18 @@ class Sums:
 
     @classmethod
     def stack(cls, parts):
-        """Return sums of several groups with a leading axis for the groups, or None for None."""
-        if parts[0] is None:
-            return None
+        """Return sums of several groups with a leading axis for the groups."""
         xp = namespace(parts[0].sums)
         sums, tops = (xp.stack([getattr(one, name) for one in parts]) for name in ("sums", "top"))
         return cls(sums, tops)
 
-    def of(self, sets):
-        """Return the sums of one group of a stack, or of a list of groups."""
-        if not isinstance(sets, list):
-            return Sums(self.sums[sets, ...], self.top[sets, ...])
-        if len(sets) == self.top.shape[0]:
-            return self
-        return Sums(take(self.sums, sets), take(self.top, sets))
+    def of(self, number):
+        """Return the sums of one group of a stack."""
+        return Sums(self.sums[number, ...], self.top[number, ...])
 
     def groups(self):
         """Return the sums of every group of a stack."""
-        return [Sums(self.sums[i, ...], self.top[i, ...]) for i in range(self.top.shape[0])]
+        return [self.of(i) for i in range(self.top.shape[0])]
 
     def in_library_of(self, X):
         """Return the sums in the library and on the device of X."""
@@ -430,12 +431,12 @@ class Sums:
         return Sums(self.at(top) + other.at(top), top)
 
     def weigh(self, rows):
-        """Return sums weighted by query features (..., n, M), up to a factor for each row.
+        """Return sums weighted by query features (..., n, M), and log scales of rows (..., n, 1).
 
         NumPy arrays are overwritten. For positive maps the largest term of a row is 1.
         """
-        factors, _ = scale_queries(rows, self.top)
-        return factors @ cast(self.sums, factors.dtype)
+        factors, _, level = scale_queries(rows, self.top)
+        return factors @ cast(self.sums, factors.dtype), level
 
     def log_weigh(self, logs):
         """Return the log weights seen by log features (..., n, M) of queries."""
@@ -472,10 +473,10 @@ def is_inside(totals, dtype, room=0.5):
 
 
 class Memory:
-    """Scratch memory for blocks, reused for every block of a thread."""
+    """Scratch memory for blocks, reused for every block of a thread unless it is given."""
 
-    def __init__(self):
-        self.features, self.room = Scratch(), Scratch()
+    def __init__(self, *given):
+        self.features, self.room = given or (Scratch(), Scratch())
 
     def rows(self, feature_map, X, lower=None):
         """Return the features of a block; positive ones minus `lower`, a number per column.
@@ -490,16 +491,17 @@ class Memory:
             On the host or in the library of X.
         """
         if X.ndim > 2:
-            xp = namespace(X)
-            flat = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
-            return flat.map(lambda array: xp.reshape(array, (*X.shape[:-1], array.shape[-1])))
+            xp, lead = namespace(X), X.shape[:-1]
+            values, scale = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
+            values = xp.reshape(values, (*lead, values.shape[-1]))
+            return Rows(values, scale if scale is None else xp.reshape(scale, (*lead, -1)))
         if is_array_api(X):
             values, scale = feature_map(X)
             return Rows(values if lower is None else values - like(lower, values), scale)
-        if feature_map.n_columns is None:
+        if (n_columns := feature_map.n_columns) is None:
             # A transformer may return its own array or its input, so do not overwrite it.
             return feature_map(X).map(np.array)
-        out = self.features((X.shape[0], feature_map.n_columns), X.dtype)
+        out = self.features((X.shape[0], n_columns), X.dtype)
         return Rows(out, feature_map.write(X, out, self.room, lower))
 
 
@@ -609,7 +611,7 @@ class Readout:
         all totals are far inside the range of the dtype.
         """
         if not self.is_positive or is_array_api(X):
-            return self.sums.weigh(memory.rows(feature_map, X))
+            return self.sums.weigh(memory.rows(feature_map, X))[0]
         matrix = self._kept.like(X, lambda: self.sums.sums)
         if self._is_level:
             factors = self._raised(feature_map, X, memory)
@@ -655,7 +657,7 @@ class SignedReadout:
 
     def __call__(self, feature_map, X, memory):
         """Return sums weighted by the features of queries X (n, d), up to factors of rows."""
-        factors, _ = scale_queries(memory.rows(feature_map, X), self.sums.top)
+        factors, *_ = scale_queries(memory.rows(feature_map, X), self.sums.top)
         products = factors @ cast(self.sums.sums, factors.dtype)
         xp, weights = namespace(factors), products[:, self._is_weight]
         rounding = _CANCELLED * xp.finfo(factors.dtype).eps

@@ -19,16 +19,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
 
-__all__ = ["AttentionMatrixDisplay", "ComparisonDisplay", "KernelErrorDisplay"]
+__all__ = [
+    "AttentionMatrixDisplay",
+    "ComparisonDisplay",
+    "KernelErrorDisplay",
+    "StateSequenceDisplay",
+]
 
 _MAX_POINTS = 2000  # of a scatter plot
 
 
-def _axes(display, ax, n=1):
-    """Return axes to draw on: the given ones, or new ones side by side."""
+def _axes(display, ax, n=1, stacked=False):
+    """Return axes to draw on: the given ones, or new ones side by side or below each other."""
     import matplotlib.pyplot as plt
 
-    if ax is None:
+    if ax is None and stacked:
+        _, ax = plt.subplots(n, figsize=(9.0, 2.2 * n), sharex=True, layout="constrained")
+    elif ax is None:
         _, ax = plt.subplots(1, n, figsize=(4.8 * n, 4.2), layout="constrained")
     axes = np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
     if len(axes) != n:
@@ -410,4 +417,113 @@ class ComparisonDisplay:
         axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(color="0.9")
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+        return self
+
+
+class StateSequenceDisplay:
+    """A series coloured by the states of a hidden Markov model, with their posteriors below.
+
+    Use `from_estimator` to make one.
+
+    Parameters
+    ----------
+    series : ndarray of shape (n_samples,)
+        What is drawn above.
+    states : ndarray of int of shape (n_samples,)
+        The state of every sample.
+    posteriors : ndarray of shape (n_samples, n_states)
+        Posteriors of the states.
+
+    Attributes
+    ----------
+    ax_ : ndarray of matplotlib Axes
+        Series and posteriors.
+    figure_ : matplotlib Figure
+        The figure.
+
+    See Also
+    --------
+    skrf.graphical.KernelHMM : The model.
+
+    References
+    ----------
+    Matplotlib: A 2D graphics environment (2007).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.graphical import KernelHMM
+    >>> from skrf.plotting import StateSequenceDisplay
+    >>> rng = np.random.default_rng(0)
+    >>> series = np.concatenate([rng.normal(size=60), 5 + rng.normal(size=60)])
+    >>> model = KernelHMM(2, emissions="gaussian", random_state=0).fit(series)
+    >>> display = StateSequenceDisplay.from_estimator(model, series)
+    >>> len(display.ax_), display.posteriors.shape
+    (2, (120, 2))
+    """
+
+    def __init__(self, series: np.ndarray, states: np.ndarray, posteriors: np.ndarray) -> None:
+        self.series, self.states, self.posteriors = series, states, posteriors
+
+    @classmethod
+    def from_estimator(
+        cls,
+        model: Any,
+        X: Array,
+        *,
+        column: int = 0,
+        algorithm: str = "viterbi",
+        ax: "Axes | None" = None,
+    ) -> Self:
+        """Decode a series, and plot it.
+
+        Parameters
+        ----------
+        model : KernelHMM
+            A model.
+        X : array-like of shape (n_samples,) or (n_samples, p)
+            One sequence of symbols or rows.
+        column : int, default=0
+            Which column of X is drawn.
+        algorithm : {"viterbi", "posterior"}, default="viterbi"
+            What states are: those of the most probable path, or the most probable ones.
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        StateSequenceDisplay
+            The display, drawn.
+        """
+        states, posteriors = model.predict(X, algorithm=algorithm), model.predict_proba(X)
+        rows = np.ma.asarray(X).reshape(len(states), -1)
+        return cls(rows[:, column], states, posteriors).plot(ax)
+
+    def plot(self, ax: "Axes | None" = None) -> Self:
+        """Draw the samples in the colours of their states, and posteriors one upon the other.
+
+        Parameters
+        ----------
+        ax : sequence of two matplotlib Axes, default=None
+            Where to draw; None makes a figure.
+
+        Returns
+        -------
+        StateSequenceDisplay
+            The display.
+        """
+        from matplotlib import colormaps
+
+        above, below = _axes(self, ax, 2, stacked=True)
+        places, n_states = np.arange(len(self.states)), self.posteriors.shape[1]
+        colormap = colormaps["tab10" if n_states <= 10 else "turbo"]
+        colors = [colormap(k if n_states <= 10 else k / (n_states - 1)) for k in range(n_states)]
+        above.plot(places, self.series, color="0.8", linewidth=0.8, zorder=0)
+        for state in np.unique(self.states):
+            at = self.states == state
+            above.plot(places[at], self.series[at], ".", color=colors[state], label=f"{state}")
+        above.set(ylabel="series")
+        above.legend(title="state", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        below.stackplot(places, self.posteriors.T, colors=colors)
+        below.set(xlabel="sample", ylabel="posterior", ylim=(0, 1), xlim=(0, len(places) - 1))
         return self

@@ -576,6 +576,18 @@ def test_sums_of_streams_stay_in_the_range_of_float32():
     assert_allclose(result, by_definition(attention, q, k, v), rtol=1e-4, atol=1e-5)
 
 
+def test_short_heads_of_which_some_need_several_scales():
+    """Each is as it is alone, and as in a longer text."""
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 40, 4))
+    k[0] *= np.linspace(0, 60, 40)[:, None]
+    attention = ApproxKernelAttention(OptimalPositiveRF(24, random_state=0), causal=True)
+    out = attention(q, k, v)
+    for head in range(2):
+        assert_allclose(out[head], attention(q[head], k[head], v[head]), atol=1e-12)
+    longer = (np.concatenate([x] * 3, axis=1) for x in (q, k, v))
+    assert_allclose(out, attention(*longer)[:, :40], atol=1e-12)
+
+
 def test_states_of_beams():
     """The state of selected texts continues them, and no state is changed."""
     attention = ApproxKernelAttention(MAPS["optimal"], causal=True)

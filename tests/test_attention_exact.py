@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
-from skrf.attention import exact_attention
+from skrf.attention import ApproxKernelAttention, exact_attention
 
 BATCH, HEADS, LENGTH = 2, 3, 11
 
@@ -251,3 +251,44 @@ def test_errors_name_what_is_wrong(changes, error, words):
     arrays = {"q": np.ones((2, 4, 3)), "k": np.ones((2, 4, 3)), "v": np.ones((2, 4, 5))}
     with pytest.raises(error, match=words):
         exact_attention(**{**arrays, **changes})
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "shape",
+    [(7, 9), (1, 9), (7, 1), (1, 1, 7, 9), (1, 4, 1, 9), (3, 1, 1, 9), (3, 4, 7, 9)],
+    ids=str,
+)
+def test_masks_broadcast(shape, library):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(3, heads, n, 5)) for heads, n in ((4, 7), (2, 9), (2, 9)))
+    mask = rng.random(shape)
+    whole = np.broadcast_to(mask, (3, 4, 7, 9))
+    parts = [q, k, v, mask]
+    if library == "torch":
+        parts = list(map(pytest.importorskip("torch").tensor, parts))
+    out = np.asarray(exact_attention(*parts[:3], mask=parts[3]))
+    for i in range(3):
+        assert_close(out[i], exact_attention(q[i], k[i], v[i], mask=whole[i]), rtol=1e-13)
+
+
+def test_masks_that_do_not_fit_or_are_added_are_named():
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 4, 7, 5))
+    for shape in ((3, 1, 1, 7), (2, 7), (2, 3, 7, 7)):
+        with pytest.raises(ValueError, match="key_padding_mask"):
+            exact_attention(q, k, v, mask=np.ones(shape))
+    added = np.where(np.tri(7) > 0, 0.0, -np.inf)
+    for call in (exact_attention, lambda *x, mask: ApproxKernelAttention(mask=mask)(*x)):
+        with pytest.raises(ValueError, match=r"got -inf.*pass exp\(mask\)"):
+            call(q, k, v, mask=added)
+
+
+def test_operators_take_masks_with_leading_axes_of_one():
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 4, 7, 5))
+    rng = np.random.default_rng(1)
+    for mask, whole in ((rng.random((1, 1, 7, 7)), None), (rng.random((1, 4, 7, 7)), None)):
+        whole = mask[0, 0] if mask.shape[1] == 1 else mask[0]
+        operators = [ApproxKernelAttention(random_state=0, mask=m).fit(q, k) for m in (mask, whole)]
+        assert_close(*(operator(q, k, v) for operator in operators), rtol=0)
+    with pytest.raises(ValueError, match="key_padding_mask"):
+        ApproxKernelAttention(mask=np.ones((2, 1, 1, 7)))(q, k, v)

@@ -432,10 +432,20 @@ def test_a_fitted_map_keeps_its_sigma():
         assert_allclose(report[name], expected, rtol=1e-9)
 
 
-def test_criteria_count_the_entries_of_embeddings():
+def test_criteria_count_what_embeddings_can_express():
+    """Entries of narrow embeddings, or ranks of logits, and the start if it is learnt."""
     tied, untied = KernelHMM(STATES, SYMBOLS, feature_map="exact"), hmm("exact", "embedding")
+    held = tied.set_params(start_prob=PRIOR)
     symbols, lengths = np.ma.append(X, MISSING), [5, 5]
-    for model, n_parameters in ((tied, 15 + 12), (untied, 3 * 15 + 12 + 3)):
+    every, mask = KernelHMM.from_random(5, 4, feature_map="exact"), np.tri(5, dtype=bool)
+    for model, n_parameters in (
+        (held, 15 + 12),
+        (clone(tied).set_params(start_prob=None), 15 + 12 + 4),
+        (untied, 3 * (5 + 4 - 3) + 3 * (5 + 3 - 3) + 4),
+        (every, 5 * 4 + 5 * 3 + 4),
+        (clone(every).set_params(transition_mask=mask), 15 - 5 + 5 * 3 + 4),
+        (KernelHMM.from_random(1, 8), 7),
+    ):
         score = model.score(symbols, lengths)
         assert_allclose(model.aic(symbols, lengths), -2 * score + 2 * n_parameters)
         assert_allclose(model.bic(symbols, lengths), -2 * score + n_parameters * np.log(8))
@@ -761,7 +771,7 @@ def test_only_none_shares_embeddings():
         assert_array_equal(fitted.emitters_, fitted.states_)  # None
         for other in (fitted.targets_, fitted.symbols_):
             assert not np.allclose(other, fitted.states_)
-        assert_allclose(fitted.aic(X), -2 * fitted.score(X) + 2 * 3 * 15)
+        assert_allclose(fitted.aic(X), -2 * fitted.score(X) + 2 * (2 * 18 + 4))
 
 
 def test_a_fitted_model_keeps_its_normalization_until_the_next_fit():
@@ -877,7 +887,8 @@ def refused():
         made("max_iter", "fit", X),
         made("n_init", "fit", X),
     ):
-        yield call, name, INTEGERS
+        has_default = name in ("max_iter", "n_init")
+        yield call, name, [value for value in INTEGERS if value is not None or not has_default]
     for name, call in (
         *(("X", getattr(model, of)) for of in ("score", "predict_next", "decode", "bic")),
         ("X", clone(model).fit),
@@ -905,7 +916,7 @@ def refused():
         yield call, "random_state", SEEDS
     scales = ("a", None, -1, np.nan, np.inf, True, 1e131, 10**400)
     yield lambda value: KernelHMM.from_random(3, 4, scale=value), "scale", scales
-    algorithms = ("map", np.array(["posterior", "viterbi"]), ["viterbi"])
+    algorithms = ("mean", np.array(["posterior", "viterbi"]), ["viterbi"])
     for call in (model.predict, model.decode):
         yield lambda value, call=call: call(X, algorithm=value), "algorithm", algorithms
 

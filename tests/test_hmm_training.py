@@ -46,7 +46,8 @@ def adam(arrays, gradients_at, n_steps, rate, decay):
 @pytest.mark.parametrize("feature_map", ["exact", AdaptiveRF(16)])
 @pytest.mark.parametrize("shared", [False, True], ids=["separate", "one array"])
 def test_steps_are_those_of_adam(feature_map, shared):
-    model = start(feature_map=feature_map, learning_rate=0.03, weight_decay=0.4)
+    given = {"start_prob": np.full(8, 1 / 8), "feature_map": feature_map}
+    model = start(**given, learning_rate=0.03, weight_decay=0.4)
     if shared:
         model.set_params(targets=None, emitters=None)
     first = clone(model)._model
@@ -99,12 +100,12 @@ def test_rates_fall_to_zero_and_batches_hold_every_sequence():
 
 def test_batches_learn_what_all_sequences_teach():
     model = start(max_iter=40).fit(X, LENGTHS, batch_size=5)
-    whole = start(max_iter=200).fit(X, LENGTHS)
+    whole = start(max_iter=200, tol=1e-6).fit(X, LENGTHS)
     before = start().score(X, LENGTHS)
     assert model.score(X, LENGTHS) > before + 0.7 * (whole.score(X, LENGTHS) - before)
     assert model.history_[-1] > model.history_[0]
     again = start(max_iter=40).fit(X, LENGTHS, batch_size=5)
-    assert_array_equal(again.states_, model.states_)
+    assert_allclose(again.states_, model.states_, rtol=1e-9)  # compiled code may have come in
     other = start(max_iter=40).set_params(random_state=9).fit(X, LENGTHS, batch_size=5)
     assert np.abs(other.states_ - model.states_).max() > 1e-3
 
@@ -118,7 +119,7 @@ def test_the_iteration_of_the_best_validation_score_is_kept(batch_size):
     assert len(scores) == len(model.history_) == best + 6 < 200  # it begins to learn by heart
     assert model.score(*OTHERS) / 200 == pytest.approx(scores[best], rel=1e-12)
     assert model.converged_
-    longer = start(max_iter=200, learning_rate=0.2).fit(X, LENGTHS, batch_size=batch_size)
+    longer = start(max_iter=200, learning_rate=0.2, tol=1e-6).fit(X, LENGTHS, batch_size=batch_size)
     assert longer.score(*OTHERS) < model.score(*OTHERS)
     assert not hasattr(longer, "validation_history_")
 
@@ -162,7 +163,7 @@ def test_a_warm_start_goes_on():
         (lambda m: m.set_params(learning_rate=0.0).fit(X, batch_size=2), "learning_rate"),
         (lambda m: m.fit(X, LENGTHS, validation=1.5), r"validation must be a share .* got 1.5"),
         (lambda m: m.fit(X, LENGTHS, validation=X), r"validation must be a share"),
-        (lambda m: m.fit(X, validation=0.5), r"validation=0.5 needs two sequences or more"),
+        (lambda m: m.fit(X[:1], validation=0.5), r"validation=0.5 needs two samples or more"),
         (lambda m: m.fit(X, LENGTHS, validation=([7], None)), "unknown symbols"),
     ],
 )

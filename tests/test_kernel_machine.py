@@ -17,6 +17,7 @@ from skrf import KernelMachineClassifier, KernelMachineRegressor
 from skrf.regression import blend, kernel_machine, members
 from skrf.regression.blend import PairCalibration, pair_logs
 from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, member_of
+from skrf.regression.near_far import parts_of
 from skrf.regression.problems import of_pairs
 from skrf.regression.table import Levels, Table, categories_of, read_columns
 
@@ -45,7 +46,7 @@ def asked(kind, limits=SMALL, weights=WEIGHTS):
     else:
         codes = np.minimum(CODES, kind - 1)
         targets, problems = np.eye(kind)[codes], of_pairs(kind)
-    return Asked(X, NUMBER, weights, targets, codes, problems, limits, 0)
+    return Asked(X, NUMBER, weights, parts_of(weights), targets, codes, problems, limits, 0)
 
 
 def between(member, X, Y):
@@ -70,11 +71,11 @@ def solved(member, rows, targets, noise, at):
 
 
 def left_out(member, rows, targets, alphas, weights):
-    """Return the values of some rows by all others: the part of weight 1 of a row leaves."""
-    found = {}
+    """Return the values of some rows by all others: one of its repetitions leaves, or all of it."""
+    found, leaving = {}, parts_of(weights)[rows]
     for i in np.flatnonzero(np.isin(rows, JUDGES))[::4]:
         rest = weights[rows].copy()
-        rest[i] -= min(1.0, rest[i])
+        rest[i] -= leaving[i]
         kept = rest > 0
         given = rows[kept], targets[kept], alphas[kept] / rest[kept]
         found[rows[i]] = solved(member, *given, COLUMNS[NUMBER[rows[i : i + 1]]])[0]
@@ -116,10 +117,10 @@ def test_members_are_dense_regressions_of_numbers(kernel, limits):
     around = np.diagonal(around) + gaps**2 / inverse.sum()
     assert_allclose(member.deviations(COLUMNS), np.sqrt(1 + around / 0.3), rtol=1e-3)
     centred = inverse - np.outer(inverse.sum(axis=0), inverse.sum(axis=0)) / inverse.sum()
-    single = np.flatnonzero(WEIGHTS == 1)
-    single = single[np.isin(single, JUDGES)]
-    places = [list(JUDGES).index(row) for row in single]
-    assert_allclose(variances[places], 1 / np.diagonal(centred)[single] / 0.3, rtol=1e-3)
+    places = [list(JUDGES).index(row) for row in JUDGES]
+    wanted = WEIGHTS / np.diagonal(centred) / 0.3  # in units of the noise of the row
+    counts = np.bincount(NUMBER, minlength=45)[NUMBER[JUDGES]]
+    assert_allclose(variances[places][counts == 1], wanted[JUDGES][counts == 1], rtol=1e-3)
 
 
 @ALL_LIMITS
@@ -161,8 +162,9 @@ def test_weights_are_repetitions_of_rows():
     _, weighted, judged, _ = fitted("numbers", kernel, SMALL, np.where(WEIGHTS > 1, 2.0, 1.0))
     rows = np.append(np.arange(N), np.flatnonzero(WEIGHTS > 1))
     given = asked("numbers", SMALL)
-    again = Asked(given.X, NUMBER[rows], np.ones(len(rows)), given.targets[rows], None, None,
-                  SMALL, 0)  # fmt: skip
+    ones = np.ones(len(rows))
+    targets = given.targets[rows]
+    again = Asked(given.X, NUMBER[rows], ones, ones, targets, None, None, SMALL, 0)
     half = Half({kernel.name: [None, SCALES[kernel.name]]}, JUDGES)
     member, others, _ = member_of(again, kernel, Point(1, 1.1, 0.3), half)
     assert_allclose(member.values(COLUMNS), weighted.values(COLUMNS), atol=1e-5)
@@ -579,6 +581,70 @@ def test_real_tables_are_learned(mixed_tables=("psid_earnings", "tuna_choice")):
         parts = train_test_split(X, y, random_state=0, test_size=200)
         model = kind(random_state=0).fit(parts[0], parts[2])
         assert model.score(parts[1], parts[3]) > (0.2 if is_number else 0.4)
+
+
+def test_weights_are_no_twins():
+    """A part of a row that stays would know its target, and leave-one-out would memorise."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3))
+    y = X[:, 0] + rng.normal(size=400)
+    plain = KernelMachineRegressor(random_state=0).fit(X[:200], y[:200]).predict(X[200:])
+    for weights in (np.full(200, 1.1), np.full(200, 1e6 + 0.5), np.full(200, 1e-300)):
+        other = KernelMachineRegressor(random_state=0).fit(X[:200], y[:200], weights)
+        assert_allclose(other.predict(X[200:]), plain, atol=1e-3)
+    odd = np.ones(200)
+    odd[::10] = 1e-300
+    found = KernelMachineRegressor(random_state=0).fit(X[:200], y[:200], odd)
+    assert found.score(X[200:], y[200:]) > 0.3
+
+
+def test_weights_of_classes_are_no_repetitions():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1600, 3))
+    y = (X[:, 0] + 0.7 * rng.normal(size=1600) > 1.5).astype(int)
+    for weights in ("balanced", {0: 1, 1: 12}):
+        model = KernelMachineClassifier(class_weight=weights, random_state=0).fit(X[:600], y[:600])
+        found = model.predict(X[600:])
+        shares = [np.mean(found[y[600:] == k] == k) for k in range(2)]
+        assert min(shares) > 0.65
+    rest = KernelMachineClassifier(class_weight={2: 0}, random_state=0)
+    rest.fit(X[:200], np.arange(200) % 3)
+    assert rest.classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kernels", [["gaussian"], ["laplacian", "gaussian"]])
+def test_penalties_that_are_lost_in_rounding_are_not_chosen(kernels):
+    """Smooth kernels of many rows, near to each other or equal, are singular in float32."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 200, (1000, 1)).astype(float)
+    y = np.sin(X[:, 0] / 40)
+    model = KernelMachineRegressor(kernels=kernels, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.999
+    X = rng.normal(size=(900, 3))
+    given = {"kernels": kernels, "max_leaf_size": 150, "n_components": 60, "random_state": 0}
+    model = KernelMachineClassifier(**given).fit(X, X[:, 0] + X[:, 1] > 0)
+    assert model.score(X, X[:, 0] + X[:, 1] > 0) > 0.97
+
+
+def test_deviations_of_several_targets_are_their_own():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2))
+    y = np.column_stack([X[:, 0], rng.normal(size=600)])
+    model = KernelMachineRegressor(random_state=0).fit(X[:300], y[:300])
+    mean, std = model.predict(X[300:], return_std=True)
+    covered = np.mean(np.abs(mean - y[300:]) < 1.645 * std, axis=0)
+    assert covered[0] > 0.84 and 0.84 < covered[1] < 0.95  # of both together .80
+
+
+def test_rows_that_are_no_longer_numbers_are_refused():
+    X = pd.DataFrame({"a": np.arange(40.0), "b": np.arange(40) % 3})
+    model = KernelMachineRegressor(random_state=0).fit(X, X["a"])
+    with pytest.raises(TypeError, match="numbers in column 0"):
+        model.predict(X.astype({"a": str}))
+    assert np.isfinite(model.predict(pd.DataFrame({"a": [1e300, -1e300], "b": [1, 1e308]}))).all()
+    for column, message in ([{"k": 1}] * 40, "dict"), ([1j] * 40, "complex"):
+        with pytest.raises(TypeError, match=f"{message} in column"):
+            model.fit(X.assign(b=pd.Series(column, dtype=object)), X["a"])
 
 
 def test_meta_estimators_take_it():

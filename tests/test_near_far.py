@@ -24,7 +24,15 @@ from skrf import (
 from skrf.features import as_feature_map
 from skrf.regression import near_far
 from skrf.regression.decide import Decision
-from skrf.regression.near_far import Ground, Tree, _cut_of, factor_of, left_out, solve_near_far
+from skrf.regression.near_far import (
+    Ground,
+    Tree,
+    _cut_of,
+    factor_of,
+    left_out,
+    parts_of,
+    solve_near_far,
+)
 from skrf.regression.problems import of_all_classes
 
 RNG = np.random.default_rng(0)
@@ -75,9 +83,9 @@ class Dense:
     def left_out(self, targets):
         """Return predictions of every row by a solve without it, or without one part of it."""
         K, predicted = self.between(self.rows, self.rows), []
-        for i, weight in enumerate(self.weights):
+        for i, part in enumerate(parts_of(self.weights)):
             rest = self.weights.copy()
-            rest[i] -= min(1.0, weight)
+            rest[i] -= part
             kept = rest > 1e-12
             A = K[np.ix_(kept, kept)] + np.diag(self.alpha / rest[kept])
             inverse = np.linalg.inv(A)
@@ -140,7 +148,7 @@ def test_error_bars_with_the_noise_as_estimated(weights):
 @pytest.mark.parametrize("alpha", [0.3, 1e-5])
 @pytest.mark.parametrize("weights", [np.ones(90), WEIGHTS], ids=["plain", "weighted"])
 def test_leave_one_out_is_its_definition(weights, alpha):
-    """A row leaves alone, its equals stay; of a weight above 1 one part leaves."""
+    """A row leaves alone, its equals stay; of repetitions one leaves, other weights leave whole."""
     model = near(alpha=alpha).fit(X, y, weights)
     ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
     distinct = ground.part(np.arange(90), weights)
@@ -149,7 +157,7 @@ def test_leave_one_out_is_its_definition(weights, alpha):
     predicted = left_out(solution, distinct, y, of_rows)
     assert_array_equal(predicted, left_out(solution, distinct, y, alpha))
     for i in (0, 7, 33, 60, 89):
-        part = min(1.0, weights[i])
+        part = parts_of(weights)[i]
         rest = weights.copy()
         rest[i] -= part
         kept = rest > 1e-12
@@ -317,6 +325,23 @@ def test_float32_costs_no_accuracy(alpha, monkeypatch):
     monkeypatch.setattr(near_far, "_SINGLE_ALPHA", np.inf)
     expected = model.fit(rows, targets).predict(rows)
     assert_allclose(found, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.2])
+def test_sums_of_leaves_keep_small_directions_beside_large_ones(sigma, monkeypatch):
+    """Features of a wide kernel have one large direction, whose rounding exceeds the others."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1000, 3))
+    targets = np.sin(rows[:, :1]) + 0.5 * rng.normal(size=(1000, 1))
+    feature_map = ClusterNystroem(30, sigma=sigma, centers="random", random_state=0).fit(rows)
+    ground = Ground.of(as_feature_map(feature_map), rows, 250)
+    distinct = ground.part(np.arange(1000), np.ones(1000))
+    found = []
+    for least in (near_far._SINGLE_ALPHA, np.inf):
+        monkeypatch.setattr(near_far, "_SINGLE_ALPHA", least)
+        solution = solve_near_far(ground, distinct, targets, 1e-4, share=0.02)
+        found.append(left_out(solution, distinct, targets, 1e-4))
+    assert_allclose(*found, atol=5e-6)
 
 
 @pytest.mark.parametrize("library", ["torch", "array_api_strict"])

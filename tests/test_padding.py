@@ -10,6 +10,7 @@ from skrf.attention import (
     GeneralizedMap,
     LocalAttention,
     ToeplitzMask,
+    compare_attention,
     exact_attention,
 )
 
@@ -158,3 +159,54 @@ def test_what_stands_at_padded_positions_is_not_read():
     operator = STREAMS["features with gates"]
     out = operator(Q, K, V, key_padding_mask=hidden, log_gates=gates)
     check(out, expected_of(operator, "gates"))
+
+
+def test_what_padding_holds_is_never_read():
+    bad_k, bad_v = (np.where(HIDDEN[:, None, :, None], np.nan, array) for array in (K, V))
+    k, v = (np.where(HIDDEN[:, None, :, None], 0.0, array) for array in (K, V))
+    options = {"key_padding_mask": HIDDEN}
+    calls = {
+        "exact": lambda k, v: exact_attention(Q, k, v, **options),
+        "features": lambda k, v: ApproxKernelAttention(MAP).fit(Q, k, **options)(
+            Q, k, v, **options
+        ),
+        "partial": lambda k, v: (
+            LocalAttention(**SMALL, causal=True)
+            .fit(Q, k, **options)
+            .partial_fit(Q, k, **options)(Q, k, v, **options)
+        ),
+        "diagnose": lambda k, v: np.array(
+            LocalAttention(**SMALL, causal=True).diagnose(Q, k, v, **options).relative_error
+        ),
+        "compare": lambda k, v: np.array(
+            [
+                row.error
+                for row in compare_attention(
+                    Q, k, v, {"local": LocalAttention(**SMALL, causal=True)}, **options
+                )
+            ]
+        ),
+    }
+    for name, call in calls.items():
+        assert_allclose(call(bad_k, bad_v), call(k, v), rtol=0, err_msg=name)
+
+
+def test_padding_may_have_axes_for_heads_and_queries():
+    for call in (exact_attention, ApproxKernelAttention(MAP), LocalAttention()):
+        expected = call(Q, K, V, key_padding_mask=HIDDEN)
+        assert_allclose(call(Q, K, V, key_padding_mask=HIDDEN[:, None, None]), expected, rtol=0)
+        with pytest.raises(TypeError, match="attention_mask == 0"):
+            call(Q, K, V, key_padding_mask=1 - HIDDEN)
+
+
+def test_both_masks_of_torch_may_have_axes_for_heads_and_queries():
+    torch = pytest.importorskip("torch")
+    from skrf.torch import RandomFeatureAttention
+
+    attend = RandomFeatureAttention(MAP)
+    parts = [torch.tensor(array) for array in (K, K, V)]
+    hidden, kept = torch.tensor(HIDDEN), torch.ones(3, 1, 1, N, dtype=torch.bool)
+    kept[1, ..., :30] = False
+    expected = attend(*parts, key_padding_mask=hidden | ~kept[:, 0, 0])
+    out = attend(*parts, kept, key_padding_mask=hidden[:, None, None])
+    assert_allclose(out.numpy(), expected.numpy(), rtol=0)

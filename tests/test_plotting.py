@@ -5,6 +5,7 @@ import pytest
 
 from skrf import AdaptiveRF, ApproxKernelAttention, OptimalPositiveRF, RFFSampler
 from skrf.attention import exact_attention
+from skrf.graphical import KernelHMM
 from skrf.theory import compare
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -15,6 +16,7 @@ from skrf.plotting import (  # noqa: E402
     AttentionMatrixDisplay,
     ComparisonDisplay,
     KernelErrorDisplay,
+    StateSequenceDisplay,
 )
 
 RNG = np.random.default_rng(0)
@@ -84,3 +86,21 @@ def test_comparisons_show_every_mechanism():
     np.testing.assert_array_equal(measured, [row.measured for row in table])
     again = ComparisonDisplay.from_data(X, n_components=16)
     assert [row.name for row in again.table] == labels
+
+
+def test_states_colour_a_series_above_their_posteriors():
+    series = np.concatenate([RNG.normal(size=30), 8 + RNG.normal(size=30)])
+    model = KernelHMM(2, emissions="gaussian", random_state=0).fit(series)
+    display = StateSequenceDisplay.from_estimator(model, series)
+    above, below = display.ax_
+    line, *dots = above.lines
+    np.testing.assert_array_equal(line.get_ydata(), series)
+    path = model.predict(series, algorithm="viterbi")
+    for state, of_state in enumerate(dots):
+        np.testing.assert_array_equal(of_state.get_xdata(), np.flatnonzero(path == state))
+        np.testing.assert_array_equal(of_state.get_ydata(), series[path == state])
+    assert len(below.collections) == 2
+    np.testing.assert_array_equal(display.posteriors, model.predict_proba(series))
+    axes = Figure().subplots(2)
+    again = display.plot(axes)
+    assert list(again.ax_) == list(axes)

@@ -78,7 +78,7 @@ def test_quotients_are_those_of_unlimited_range(kind, seed, of_queries, of_keys)
     is_right, rounding = loss < 1e4, 8 * np.finfo(float).eps * (of_queries + of_keys)
     readout = Readout(sums, kind == "positive")
     for result in (
-        sums.weigh(queries.map(np.array)),
+        sums.weigh(queries.map(np.array))[0],
         readout(SimpleNamespace(n_parts=1), np.zeros((3, 1)), _Given(queries)),
     ):
         assert np.isfinite(result).all()

@@ -1,6 +1,7 @@
 """Kernels in two versions that agree to rounding: plain array-API code and compiled code.
 
-Both modules have `project`, `pull_back`, `sweep`, `sweep_back`, `sine_cosine` and `city_block`.
+Both modules have `project`, `pull_back`, `sweep`, `sweep_back`, `sine_cosine` and `city_block`,
+and the recursions of hidden Markov models, `filter_states` to `trace`.
 `plain` serves every array library and is the oracle; `cpu` needs numba, whose import and first
 calls cost as much as many small calls. Public calls tell `load` how much they are about to do; once
 all calls of the process together have done so much that compiled code repays what it costs, `cpu`
@@ -57,8 +58,9 @@ def load(X, n_sines, n_transformed=0):
 
 def load_all():
     """Use compiled code from now on, however small the calls are."""
-    global _made, _subtracted
+    global _made, _subtracted, _passed
     _made, _subtracted = max(_made, MANY_SINES), max(_subtracted, MANY_DIFFERENCES)
+    _passed = max(_passed, MANY_SYMBOLS)
     _transformed.update(float32=np.inf, float64=np.inf)
 
 
@@ -94,12 +96,12 @@ def _cpu():
     return cpu
 
 
-def _is_cached(dtype):
-    """Return whether numba's cache on disk has transforms of a dtype, without importing numba.
+def _is_cached(dtype, kernel="_project_rows"):
+    """Return whether numba's cache on disk has a kernel of a dtype, without importing numba.
 
     A wrong answer costs time alone. Folders are those that numba looks into, in its order.
     """
-    source, name = Path(__file__).with_name("cpu.py"), f"cpu._project_rows-{dtype}-*.nbi"
+    source, name = Path(__file__).with_name("cpu.py"), f"cpu.{kernel}-{dtype}-*.nbi"
     try:
         if given := os.environ.get("NUMBA_CACHE_DIR"):
             files = [*Path(given).glob(f"*/{name}")]
@@ -140,3 +142,29 @@ def city_block(X, Y):
     if work >= _SMALL:
         _subtracted += work
     return (_cpu() if _subtracted >= MANY_DIFFERENCES else plain).city_block(X, Y)
+
+
+# Plain recursions take 5 microseconds a symbol. Loading compiled ones takes .75 s, or 4.4 s where
+# numba's cache on disk has nothing.
+MANY_SYMBOLS = 2**17
+_passed = 0
+
+
+def of_recursions(n_symbols, tell=None):
+    """Return the module whose recursions of hidden Markov models serve so many symbols more.
+
+    Parameters
+    ----------
+    n_symbols : int
+        Number of symbols, times passes over them.
+    tell : callable, default=None
+        Called with a line before a compilation that takes seconds.
+    """
+    global _passed
+    is_new = _passed < MANY_SYMBOLS
+    _passed += n_symbols
+    if _passed < MANY_SYMBOLS:
+        return plain
+    if is_new and tell is not None and not _is_cached("float64", "_filter"):
+        tell("compiling the recursions, once on this machine")
+    return _cpu()

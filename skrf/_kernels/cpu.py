@@ -430,3 +430,304 @@ def city_block(X, Y):
     out = np.zeros((len(X), len(Y)), X.dtype)
     _city_block(_read_only(X), _read_only(Y.T.astype(X.dtype, copy=False)), out)
     return out
+
+
+# ---------------------------------------------------------------- hidden Markov models
+#
+# Sequences lie one after the other; `starts` says where one begins. `plain` has the formulas.
+
+_TIES = plain.TIES
+
+# Loops of few states take as long as what surrounds them, unless their number is a constant.
+_Unrolled = partial(njit, inline="always", **_INNER)
+
+
+@_Unrolled()
+def _product(n, x, A, out):
+    """Write x @ A: eight or four rows at a time, or the sums would wait for their stores."""
+    many = n // 8 * 8
+    for i in range(0, many, 8):
+        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+        x4, x5, x6, x7 = x[i + 4], x[i + 5], x[i + 6], x[i + 7]
+        for j in range(n):
+            y = (x0 * A[i, j] + x1 * A[i + 1, j]) + (x2 * A[i + 2, j] + x3 * A[i + 3, j])
+            z = (x4 * A[i + 4, j] + x5 * A[i + 5, j]) + (x6 * A[i + 6, j] + x7 * A[i + 7, j])
+            out[j] = y + z if i == 0 else out[j] + (y + z)
+    for i in range(many, n, 4):
+        b, c, d = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+        x0, x1 = x[i], x[b] if b == i + 1 else 0.0
+        x2, x3 = x[c] if c == i + 2 else 0.0, x[d] if d == i + 3 else 0.0
+        for j in range(n):
+            y = (x0 * A[i, j] + x1 * A[b, j]) + (x2 * A[c, j] + x3 * A[d, j])
+            out[j] = y if i == 0 else out[j] + y
+
+
+@_Unrolled()
+def _total(n, x):
+    # Four sums, as one waits for its last term. The compiler's own order would depend on where
+    # arrays lie, and so would the last bit.
+    t0, t1, t2, t3, many = 0.0, 0.0, 0.0, 0.0, n // 4 * 4
+    for j in range(0, many, 4):
+        t0, t1, t2, t3 = t0 + x[j], t1 + x[j + 1], t2 + x[j + 2], t3 + x[j + 3]
+    for j in range(many, n):
+        t0 += x[j]
+    return (t0 + t1) + (t2 + t3)
+
+
+@_Unrolled()
+def _filter_few(n, A, start, weights, symbols, starts, least, posteriors, totals):
+    # The next product goes on from shares that are not yet divided: nothing waits for divisions.
+    keeps, inverse = len(posteriors) > 1, 1.0
+    last, ahead = np.empty(n), np.empty(n)
+    for t in range(len(symbols)):
+        w = weights[symbols[t]]
+        if starts[t]:
+            inverse = 1.0
+            for j in range(n):
+                ahead[j] = start[j]
+        else:
+            _product(n, last, A, ahead)
+        for j in range(n):
+            last[j] = ahead[j] * (w[j] * inverse)
+        total = _total(n, last)
+        if not total > least:
+            return False
+        totals[t], inverse, post = total, 1 / total, posteriors[t if keeps else 0]
+        for j in range(n):
+            post[j] = last[j] * inverse
+    return True
+
+
+@_Kernel
+def _filter(A, start, weights, symbols, starts, least, posteriors, totals):
+    n = len(start)
+    if n == 3:
+        return _filter_few(3, A, start, weights, symbols, starts, least, posteriors, totals)
+    if n == 4:
+        return _filter_few(4, A, start, weights, symbols, starts, least, posteriors, totals)
+    return _filter_few(n, A, start, weights, symbols, starts, least, posteriors, totals)
+
+
+@_Unrolled()
+def _smooth_few(
+    n, turned, weights, symbols, starts, totals, posteriors, moves, by_symbol, by_start
+):
+    counts, back, ahead = len(moves) > 0, np.empty(n), np.empty(n)
+    for t in range(len(symbols) - 1, -1, -1):
+        if t + 1 == len(symbols) or starts[t + 1]:
+            for j in range(n):
+                back[j] = 1.0
+        post, w, total, inverse = posteriors[t], weights[symbols[t]], 0.0, 1 / totals[t]
+        for j in range(n):
+            ahead[j] = w[j] * inverse * back[j]
+            post[j] *= back[j]
+            total += post[j]
+        one = 1 / total  # but for rounding it is 1
+        for j in range(n):
+            post[j] *= one
+        if not starts[t]:
+            _product(n, ahead, turned, back)
+        if counts:
+            row = by_symbol[symbols[t]]
+            for j in range(n):
+                row[j] += post[j]
+                ahead[j] *= one
+            if starts[t]:
+                for j in range(n):
+                    by_start[j] += ahead[j]
+            else:
+                before = posteriors[t - 1]
+                for i in range(n):
+                    for j in range(n):
+                        moves[i, j] += before[i] * ahead[j]
+
+
+@_Kernel
+def _smooth(turned, w, symbols, starts, totals, posteriors, moves, by_symbol, by_start):
+    n = len(turned)
+    if n == 3:
+        _smooth_few(3, turned, w, symbols, starts, totals, posteriors, moves, by_symbol, by_start)
+    elif n == 4:
+        _smooth_few(4, turned, w, symbols, starts, totals, posteriors, moves, by_symbol, by_start)
+    else:
+        _smooth_few(n, turned, w, symbols, starts, totals, posteriors, moves, by_symbol, by_start)
+
+
+@partial(_Kernel, fastmath={"reassoc", "nsz", "nnan"})
+def _largest(values, margin, places):
+    for t in range(len(values)):
+        row, top, j = values[t], 0.0, 0
+        for i in range(len(row)):
+            top = row[i] if row[i] > top else top
+        top -= margin * top
+        while row[j] < top:
+            j += 1
+        places[t] = j
+
+
+@njit(**_INNER)
+def _log_sums(turned, log_turned, logs, exps, sums):
+    """Write logs of turned @ exp(logs), of which small ones are summed term by term."""
+    n, top = len(logs), logs.max()
+    for i in range(n):
+        exps[i] = np.exp(logs[i] - top) if top > -np.inf else 0.0
+    for j in range(n):
+        total, row = 0.0, turned[j]
+        for i in range(n):
+            total += row[i] * exps[i]
+        if total > 1e-280:
+            sums[j] = np.log(total) + top
+            continue
+        row, most, total = log_turned[j], -np.inf, 0.0
+        for i in range(n):
+            most = max(most, row[i] + logs[i])
+        if most > -np.inf:
+            for i in range(n):
+                total += np.exp(row[i] + logs[i] - most)
+            most += np.log(total)
+        sums[j] = most
+
+
+@_Kernel
+def _filter_logs(turned, log_turned, log_start, log_weights, symbols, starts, posteriors, norms):
+    n, keeps = len(log_start), len(posteriors) > 1
+    ahead, exps, last = np.empty(n), np.empty(n), posteriors[0]
+    for t in range(len(symbols)):
+        row = log_weights[symbols[t]]
+        if starts[t]:
+            ahead[:] = log_start
+        else:
+            _log_sums(turned, log_turned, last, exps, ahead)
+        top, total = -np.inf, 0.0
+        for j in range(n):
+            ahead[j] += row[j]
+            top = max(top, ahead[j])
+        last = posteriors[t if keeps else 0]
+        if top > -np.inf:
+            for j in range(n):
+                total += np.exp(ahead[j] - top)
+            top += np.log(total)
+        norms[t] = top
+        for j in range(n):
+            last[j] = ahead[j] - top if top > -np.inf else top
+
+
+@_Kernel
+def _smooth_logs(
+    A, log_A, log_weights, symbols, starts, norms, posteriors, moves, by_symbol, by_start
+):
+    n, counts = len(A), len(moves) > 0
+    back, ahead, exps = np.empty(n), np.empty(n), np.empty(n)
+    for t in range(len(symbols) - 1, -1, -1):
+        if t + 1 == len(symbols) or starts[t + 1]:
+            back[:] = 0.0
+        post, row, total = posteriors[t], log_weights[symbols[t]], 0.0
+        for j in range(n):
+            ahead[j] = row[j] + back[j] - norms[t]
+            post[j] = np.exp(post[j] + back[j])
+            total += post[j]
+        for j in range(n):
+            post[j] /= total
+        if counts:
+            row = by_symbol[symbols[t]]
+            for j in range(n):
+                row[j] += post[j]
+        if not starts[t]:
+            if counts:
+                before = posteriors[t - 1]
+                for i in range(n):
+                    x, row, out = before[i], log_A[i], moves[i]
+                    for j in range(n):
+                        log = x + row[j] + ahead[j]
+                        if log > -740.0:
+                            out[j] += np.exp(log)
+            _log_sums(A, log_A, ahead, exps, back)
+        elif counts:
+            for j in range(n):
+                by_start[j] += post[j]
+
+
+@_Kernel
+def _best(log_A, log_start, log_weights, symbols, starts, before, best):
+    n, new = len(log_start), np.empty(len(log_start))
+    p = before
+    for t in range(len(symbols)):
+        row, out = log_weights[symbols[t]], best[t]
+        if starts[t]:
+            new[:] = log_start
+        else:
+            new[:] = -np.inf
+            for i in range(0, n, 4):  # the last row again if there are no more
+                b, c, d = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+                x0, x1, x2, x3 = p[i], p[b], p[c], p[d]
+                a0, a1, a2, a3 = log_A[i], log_A[b], log_A[c], log_A[d]
+                for j in range(n):
+                    y0, y1, y2, y3 = x0 + a0[j], x1 + a1[j], x2 + a2[j], x3 + a3[j]
+                    y0 = y0 if y0 > y1 else y1
+                    y2 = y2 if y2 > y3 else y3
+                    y0 = y0 if y0 > y2 else y2
+                    new[j] = y0 if y0 > new[j] else new[j]
+        for j in range(n):
+            out[j] = new[j] + row[j]
+        p = out
+
+
+@_Kernel
+def _trace(log_turned, best, ends, after, path):
+    n = best.shape[1]
+    for t in range(len(best) - 1, -1, -1):
+        p, a, top, is_end = best[t], log_turned[after], -np.inf, ends[t]
+        for i in range(n):
+            y = p[i] if is_end else p[i] + a[i]
+            top = y if y > top else top
+        top -= _TIES * (1.0 + abs(top))
+        after = 0
+        while (p[after] if is_end else p[after] + a[after]) < top:
+            after += 1
+        path[t] = after
+
+
+def filter_states(A, start, weights, symbols, starts, least, posteriors, totals):
+    """Write posteriors given the past, or the last alone, and divisors; see `plain`."""
+    given = map(_read_only, (A, start, weights, symbols, starts))
+    return _filter(*given, least, posteriors, totals)
+
+
+def smooth_states(A, weights, symbols, starts, totals, posteriors, counts=None):
+    """Turn posteriors given the past into those given all, and add to counts; see `plain`."""
+    given = map(_read_only, (A.T, weights, symbols, starts, totals))
+    _smooth(*given, posteriors, *_counts(counts))
+
+
+def largest_places(values, margin):
+    """Return the place of the largest value of every row; see `plain`."""
+    places = np.empty(len(values), np.intp)
+    _largest(_read_only(values), margin, places)
+    return places
+
+
+def filter_logs(A, log_A, log_start, log_weights, symbols, starts, posteriors, norms):
+    """Do the same as `filter_states` with logarithms; see `plain`."""
+    given = map(_read_only, (A.T, log_A.T, log_start, log_weights, symbols, starts))
+    _filter_logs(*given, posteriors, norms)
+
+
+def smooth_logs(A, log_A, log_weights, symbols, starts, norms, posteriors, counts=None):
+    """Do the same as `smooth_states` with logarithms; see `plain`."""
+    given = map(_read_only, (A, log_A, log_weights, symbols, starts, norms))
+    _smooth_logs(*given, posteriors, *_counts(counts))
+
+
+def best_values(log_A, log_start, log_weights, symbols, starts, before, best):
+    """Write log probabilities of the best paths to every state; see `plain`."""
+    given = map(_read_only, (log_A, log_start, log_weights, symbols, starts, before))
+    _best(*given, best)
+
+
+def trace(log_A, best, ends, after, path):
+    """Write the best path, from its end; see `plain`."""
+    _trace(*map(_read_only, (log_A.T, best, ends)), after, path)
+
+
+def _counts(counts):
+    return (np.empty((0, 0)), np.empty((0, 0)), np.empty(0)) if counts is None else counts

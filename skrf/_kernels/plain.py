@@ -14,6 +14,8 @@ PALEY_BASES = (12, 20, 28)
 # One matrix product up to this order; above, a Kronecker product of smaller ones is faster.
 LARGEST_FACTOR = 64
 
+TIES = 256 * np.finfo(float).eps  # of a log: paths that lack no more are as probable
+
 
 # ---------------------------------------------------------------- orders and matrices
 
@@ -350,3 +352,128 @@ def city_block(X, Y):
     for k in range(X.shape[1]):  # one column at a time, which keeps memory
         distances = distances + xp.abs(X[:, k, None] - Y[None, :, k])
     return distances
+
+
+# ---------------------------------------------------------------- hidden Markov models
+#
+# Sequences lie one after the other in `symbols`, which are rows of `weights`, the emission values
+# of all states; `starts` and `ends` say where a sequence begins and ends.
+
+
+def filter_states(A, start, weights, symbols, starts, least, posteriors, totals):
+    """Write posteriors given the past and their divisors, and return whether all are above `least`.
+
+    Parameters
+    ----------
+    A : ndarray of shape (n, n)
+        Values of transitions.
+    start : ndarray of shape (n,)
+        Values of first states.
+    weights : ndarray of shape (n_symbols, n)
+        Values of emissions.
+    symbols : ndarray of intp of shape (T,)
+        Rows of `weights`.
+    starts : ndarray of bool of shape (T,)
+        Where a sequence begins.
+    least : float
+        A smaller divisor ends the pass.
+    posteriors : ndarray of shape (T, n) or (1, n)
+        All posteriors, or only the last one, is written here.
+    totals : ndarray of shape (T,)
+        Divisors.
+    """
+    keeps = len(posteriors) > 1
+    for t, row in enumerate(weights[symbols]):
+        last = row * (start if starts[t] else last @ A)  # noqa: F821, the first one starts
+        totals[t] = total = last.sum()
+        if not total > least:
+            return False
+        last /= total
+        posteriors[t if keeps else 0] = last
+    return True
+
+
+def smooth_states(A, weights, symbols, starts, totals, posteriors, counts=None):
+    """Turn posteriors given the past into those given all.
+
+    Parameters
+    ----------
+    A, weights, symbols, starts, totals, posteriors
+        As in `filter_states`, which wrote the last two.
+    counts : tuple of ndarray, default=None
+        Expected counts are added to these: of transitions, (n, n), divided by A; of states with
+        symbols, (n_symbols, n); and of first states, (n,), divided by `start`.
+    """
+    ends, before, v = np.append(starts[1:], True), posteriors.copy(), weights[symbols]
+    v /= totals[:, None]
+    for t in range(len(symbols) - 1, -1, -1):
+        back = np.ones(len(A)) if ends[t] else A @ v[t + 1]
+        posteriors[t] *= back
+        total = posteriors[t].sum()
+        posteriors[t] /= total
+        v[t] *= back / total
+    if counts is not None:
+        moves, by_symbol, by_start = counts
+        moves += before[~ends].T @ v[~starts]
+        np.add.at(by_symbol, symbols, posteriors)
+        by_start += v[starts].sum(axis=0)
+
+
+def largest_places(values, margin):
+    """Return the first place in every row of probabilities that lacks at most a relative margin."""
+    tops = values.max(axis=1, keepdims=True)
+    return (values >= tops - margin * tops).argmax(axis=1)
+
+
+def filter_logs(A, log_A, log_start, log_weights, symbols, starts, posteriors, norms):
+    """Write log posteriors given the past and log divisors, -inf where what is seen cannot be."""
+    keeps = len(posteriors) > 1
+    for t, row in enumerate(log_weights[symbols]):
+        if starts[t]:
+            last = log_start + row
+        else:
+            last = np.logaddexp.reduce(last[:, None] + log_A) + row  # noqa: F821
+        norms[t] = total = np.logaddexp.reduce(last)
+        last = last - total if total > -np.inf else last
+        posteriors[t if keeps else 0] = last
+
+
+def smooth_logs(A, log_A, log_weights, symbols, starts, norms, posteriors, counts=None):
+    """Turn log posteriors given the past into posteriors given all.
+
+    Counts are those of `smooth_states`, divided by nothing.
+    """
+    ends = np.append(starts[1:], True)
+    for t in range(len(symbols) - 1, -1, -1):
+        back = np.zeros(len(A)) if ends[t] else np.logaddexp.reduce(log_A + ahead, axis=1)  # noqa: F821
+        ahead = log_weights[symbols[t]] + back - norms[t]
+        posteriors[t] = np.exp(posteriors[t] + back)
+        posteriors[t] /= posteriors[t].sum()
+        if counts is not None and not starts[t]:
+            counts[0][:] += np.exp(posteriors[t - 1][:, None] + log_A + ahead)
+    if counts is not None:
+        np.add.at(counts[1], symbols, posteriors)
+        counts[2][:] += posteriors[starts].sum(axis=0)
+
+
+def best_values(log_A, log_start, log_weights, symbols, starts, before, best):
+    """Write log probabilities of the best paths to every state at every position.
+
+    `before` holds those one position earlier, where the first position does not begin a sequence.
+    """
+    turned, last = np.ascontiguousarray(log_A.T), before
+    for t, row in enumerate(log_weights[symbols]):
+        last = row + (log_start if starts[t] else (turned + last).max(axis=1))
+        best[t] = last
+
+
+def trace(log_A, best, ends, after, path):
+    """Write the best path, from its end; the state `after` follows unless a sequence ends.
+
+    Of equals but for rounding the first is taken.
+    """
+    turned = np.ascontiguousarray(log_A.T)
+    for t in range(len(best) - 1, -1, -1):
+        values = best[t] if ends[t] else best[t] + turned[after]
+        top = values.max()
+        after = path[t] = (values >= top - TIES * (1.0 + abs(top))).argmax()

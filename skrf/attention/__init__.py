@@ -7,6 +7,7 @@ from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .local import LocalAttention, LocalState
 from .masks import DecayMask, ToeplitzMask
+from .merging import merge_attention
 from .operator import ApproxKernelAttention
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "ToeplitzMask",
     "compare_attention",
     "exact_attention",
+    "merge_attention",
 ]

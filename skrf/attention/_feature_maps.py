@@ -1,14 +1,18 @@
 """Feature maps of heads: their random numbers, and the statistics that they are fitted to."""
 
 import copy
+from functools import cached_property
 
 import numpy as np
 from sklearn.base import clone
 
-from .._arrays import constant, namespace, take, to_host
+from .._arrays import LARGEST, constant, namespace, take, to_host
 from .._validation import check_range
 from ..features import as_feature_map, fit_to
+from ._inputs import check_flag
+from .generalized import GeneralizedMap
 
+_FAR = 1e60  # size of entries that a call does not reach
 _STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
 
 
@@ -25,12 +29,54 @@ class HeadMaps:
         self.transformer = transformer
         self.queries = as_feature_map(transformer)
         self.keys = as_feature_map(transformer, keys=True)
-        self.is_positive = self.keys.is_positive
+        self.is_positive, self._reach, self._mark = self.keys.is_positive, None, None
 
-    @property
+    @cached_property
     def n_features(self):
         """Number of features."""
         return self.keys.n_columns
+
+    def reach(self, d):
+        """Return up to which entries d numbers in float64 have exponents in its range, or 0."""
+        if self._reach is None:
+            # A row is a sum of d unit rows, and bounds are at most squares of lengths.
+            bounds = [side.exponent_bound(_FAR * np.eye(d)) for side in (self.queries, self.keys)]
+            self._reach = _FAR if d**3 * max(bounds) <= LARGEST**2 else 0.0
+        return self._reach
+
+    def mark(self, d):
+        """Return numbers that tell maps of d numbers of other draws and fits; none for functions.
+
+        Functions of a user may be trained while a stream goes on.
+        """
+        if self._mark is None:
+            generalized = isinstance(self.transformer, GeneralizedMap)
+            self._mark = ()
+            if not (generalized and self.transformer._has_own_functions):
+                row = np.cos(np.arange(1.0, d + 1))[None]
+                sides = (side(row) for side in (self.queries, self.keys))
+                self._mark = tuple(
+                    _mark_of(side.values) + _mark_of(side.exponents) for side in sides
+                )
+        return self._mark
+
+
+def _mark_of(values):
+    values = np.asarray(values)
+    return float(np.nan_to_num(values, neginf=0.0).ravel() @ np.cos(np.arange(values.size)))
+
+
+def check_lse(return_lse, maps):
+    """Raise unless `return_lse` is a flag, and False for maps whose features may be negative."""
+    check_flag("return_lse", return_lse)
+    for head in maps if return_lse else ():
+        for side in (head.queries, head.keys):
+            is_never = side.is_positive or side.is_indicator
+            if not (is_never or getattr(side, "is_nonnegative", False)):
+                raise ValueError(
+                    "return_lse=True needs features that are never negative, because sums of "
+                    f"weights must have logarithms, got feature_map={head.transformer!r}."
+                )
 
 
 def needs_data(feature_map):

@@ -24,9 +24,9 @@ from .._arrays import (
 )
 from .._memory import check_fits
 from .._sums import Rows, Sums
+from ._entries import check_decay
 from ._groups import RESET, blocks_between
 from ._inputs import as_array, check_real
-from ._masks import check_decay
 from .masks import DecayMask
 
 
@@ -125,15 +125,18 @@ def blocks_of_gates(log_gates, edges, size):
 def gated(queries, keys, log_gates):
     """Return the features of the queries and keys of a block with its gates but the first.
 
-    Keys are raised by them. Queries fall by them where there are several exponentials: the factor
-    of a single one cancels in its quotient. Queries may be None. NumPy features are overwritten.
+    Keys are raised by them. Queries, which may be None, fall by them where there are several
+    exponentials. The factor of a single one cancels in the quotient of a query: its logarithm is
+    returned as well, (..., 1, n, 1). NumPy features are overwritten.
     """
     xp, rest = namespace(log_gates), log_gates[..., 1:, :]
     falls = xp.concat([xp.zeros_like(log_gates[..., :1, :]), running(rest)], axis=-2)
+    fall = falls[..., None, :, :1]
     falls = _of_features(cast(falls, keys.values.dtype), keys.values.shape[-1])
-    if queries is not None and log_gates.shape[-1] > 1:
-        queries = _shifted(queries, falls[..., None, :, :])
-    return queries, _shifted(keys, -falls)
+    if log_gates.shape[-1] > 1:
+        queries = None if queries is None else _shifted(queries, falls[..., None, :, :])
+        fall = xp.zeros_like(fall)
+    return queries, _shifted(keys, -falls), fall
 
 
 def log_factors(queries, keys, log_weights=None):

@@ -1,19 +1,20 @@
 """A set of keys with the queries that read it: what a mode of attention computes at a time.
 
-NumPy sets are computed one by one, on threads. In other libraries all sets that share their feature
-maps are computed together, with a leading axis for them, which the shapes below leave out. Column 0
-of the values is their weight, 1, or 0 for padding, so that numerators and denominators are one
-product.
+NumPy sets are computed one by one, on threads, if they are long. Otherwise all sets are computed
+together, with a leading axis for them, which the shapes below leave out. Column 0 of the values is
+their weight, 1, or 0 for padding, so that numerators and denominators are one product.
 """
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _kernels
-from .._arrays import arithmetic, cast, constant, like, namespace, rows_at_once, take
-from .._sums import Memory, Rows
+from .._arrays import arithmetic, cast, constant, like, namespace, rows_at_once, to_host
+from .._sums import Memory, Rows, Sums, finite
 from .._threads import run_all
 from ..features import needs_double
 from ._inputs import check_finite
@@ -24,77 +25,126 @@ _FAR = 64.0  # nats that float32 holds to 4e-6
 _USUAL = 1e6  # values between this and its inverse stay inside the range of float32
 _ROW_ENTRIES = 512  # of features and sums, roughly, for a query of one head
 _THREADED_ROWS = 2**11  # queries and keys of a set, from which on threads pay
+_NEW = Memory(np.empty, np.empty)
 
 
-class KeyGroup:
+@dataclass(eq=False)
+class KeySet:
     """Keys, values and the queries that read them, in the precision of the computation.
 
     Parameters
     ----------
-    maps : HeadMaps
-        Feature maps of both sides.
     q : array of shape (G, L, d)
         Queries of G heads.
     k : array of shape (S, d)
         Keys; padded ones 0.
     v : array of shape (S, e)
         Values.
-    padding : array of bool of shape (S,), default=None
+    padding : array of bool of shape (S,) or None
         True where a key is padding.
+    log_gates : array of shape (S, r) or None
+        Logs of the share of the past that a position keeps, in each of r exponentials.
+    log_weights : array of shape (r,) or None
+        Logs of what these are multiplied by.
+    dtype : dtype
+        In which to compute.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    padding: Any
+    log_gates: Any
+    log_weights: Any
+    dtype: Any
+
+    @classmethod
+    def of(cls, inputs, number=None, **options):
+        """Return that of a set of `Inputs`, or of all together."""
+        parts = inputs.q, inputs.k, inputs.v, inputs.padding, inputs.log_gates, inputs.log_weights
+        if number is not None:
+            parts = [None if array is None else array[number] for array in parts]
+        return cls(*parts, **options)
+
+
+class KeyGroup(KeySet):
+    """A `KeySet` with feature maps.
+
+    Parameters
+    ----------
+    *parts : array or None
+        Those of a `KeySet`.
+    maps : list of HeadMaps
+        Of the sets; if they are fewer, they serve the next ones in turn.
     is_double : bool, default=False
         Whether to compute in float64 in any case.
-    log_gates : array of shape (S, r), default=None
-        Logs of the share of the past that a position keeps, in each of r exponentials.
-    log_weights : array of shape (r,), default=None
-        Logs of what these are multiplied by.
 
     Attributes
     ----------
+    is_positive : bool
+        Whether features are logarithms.
     is_usual : bool
         Whether sums of the values stay inside the range of float32.
     """
 
-    def __init__(
-        self, maps, q, k, v, padding=None, log_gates=None, log_weights=None, is_double=False
-    ):
-        self.log_gates, self.log_weights = log_gates, log_weights
-        self.maps, self.q, self.k, self.v, self.padding = maps, q, k, v, padding
-        self.is_numpy = isinstance(q, np.ndarray)
-        largest = check_finite("v", v)
+    def __init__(self, *parts, maps, is_double=False):
+        super().__init__(*parts, dtype=parts[0].dtype)
+        self.maps, self.is_positive = maps, all([head.is_positive for head in maps])
+        self.is_numpy = isinstance(self.q, np.ndarray)
+        largest = check_finite("v", self.v)
         self.is_usual = largest == 0 or 1 / _USUAL < largest < _USUAL
-        sides = (maps.queries, q, "q"), (maps.keys, k, "k")
+        is_double = is_double or not self.is_usual
+        is_double = is_double or self.log_gates is not None and _falls_far(self.log_gates)
         # Both sides are checked, and have the highest precision that one of them needs.
-        needed = [is_double, not self.is_usual, *(needs_double(*side) for side in sides)]
-        needed.append(log_gates is not None and _falls_far(log_gates))
-        self.dtype = namespace(q).float64 if any(needed) else q.dtype
-        self._memory = Memory(), Memory()
-        if self.is_numpy:
-            for feature_map, rows, _ in sides:
+        if self._needs_double(is_double or self.dtype == namespace(self.q).float64):
+            self.dtype = namespace(self.q).float64
+        self._memory = _NEW, _NEW  # for a step, which is one block
+        if self.is_numpy and self.k.ndim == 2:
+            self._memory = Memory(), Memory()
+            for feature_map, rows in ((maps[0].queries, self.q), (maps[0].keys, self.k)):
                 n_rows = math.prod(rows.shape[:-1])
                 work = n_rows * feature_map.n_sines, n_rows * feature_map.n_transformed
                 _kernels.load(np.empty(0, self.dtype), *work)
+
+    @classmethod
+    def of(cls, inputs, number, maps, is_double=False):
+        """Return that of a set of `Inputs`, or of all together, given the maps of all."""
+        maps = maps if number is None else [maps[number % len(maps)]]
+        return super().of(inputs, number, maps=maps, is_double=is_double)
+
+    def _needs_double(self, is_double):
+        """Return whether features need float64, or raise if their exponents leave its range."""
+        if is_double:
+            reach = min([head.reach(self.k.shape[-1]) for head in self.maps])
+            if max(check_finite("q", self.q), check_finite("k", self.k)) <= reach:
+                return True
+        n = len(self.maps)
+        needed = [
+            needs_double(side, rows if n == 1 else rows[i::n, ...], name)
+            for i, head in enumerate(self.maps)
+            for side, rows, name in ((head.queries, self.q, "q"), (head.keys, self.k, "k"))
+        ]
+        return is_double or any(needed)
 
     def rows_at_once(self, block_size):
         """Return how many rows of every head to work on at once: more on a GPU."""
         n_heads = math.prod(self.q.shape[:-2])
         return block_size or rows_at_once(self.q, n_heads * _ROW_ENTRIES, FEATURE_ROWS)
 
-    def query_features(self, rows, lower=None):
-        """Return the features of some queries (G, n, M), less `lower`."""
-        queries = cast(self.q[..., rows, :], self.dtype)
+    def query_features(self, rows):
+        """Return the features of some queries (G, n, M)."""
+        sides = [head.queries for head in self.maps]
+        features = self._features(sides, self.q[..., rows, :], self._memory[0])
         if self.log_weights is None:
-            return self._memory[0].rows(self.maps.queries, queries, lower)
-        features = self._memory[0].rows(self.maps.queries, queries)
-        return features.repeated(self.log_weights[..., None, :], lower)
+            return features
+        return features.repeated(self.log_weights[..., None, :])
 
-    def key_features(self, rows, lower=None):
-        """Return the features of some keys (n, M), less `lower`; those of padding are zero."""
-        keys = cast(self.k[..., rows, :], self.dtype)
-        if self.log_weights is None:
-            features = self._memory[1].rows(self.maps.keys, keys, lower)
-        else:
-            features = self._memory[1].rows(self.maps.keys, keys)
-            features = features.repeated(namespace(keys).zeros_like(self.log_weights), lower)
+    def key_features(self, rows):
+        """Return the features of some keys (n, M); those of padding are zero."""
+        sides = [head.keys for head in self.maps]
+        features = self._features(sides, self.k[..., rows, :], self._memory[1])
+        if self.log_weights is not None:
+            features = features.repeated(namespace(self.k).zeros_like(self.log_weights))
         if self.padding is None:
             return features
         hidden, (values, scale) = self.padding[..., rows, None], features
@@ -103,10 +153,22 @@ class KeyGroup:
             return Rows(fill(values, hidden, -np.inf))
         return Rows(values, fill(scale, hidden, -np.inf))
 
-    def read(self, readout, rows):
-        """Return what some queries read from a `Readout` of sums."""
-        queries = cast(self.q[..., rows, :], self.dtype)
-        return readout(self.maps.queries, queries, self._memory[0])
+    def _features(self, sides, X, memory):
+        """Return the features of rows, each set by its own map."""
+        X, n = cast(X, self.dtype), len(sides)
+        if n == 1:
+            return memory.rows(sides[0], X)
+        # Scratch memory would serve one map at a time.
+        parts = [_NEW.rows(side, X[i::n, ...]) for i, side in enumerate(sides)]
+        if not self.is_positive:
+            parts = [_signed(part) for part in parts]
+        xp = namespace(X)
+
+        def together(arrays):
+            array = xp.stack(arrays, axis=1)
+            return xp.reshape(array, (-1, *array.shape[2:]))
+
+        return Rows(*(None if a[0] is None else together(a) for a in zip(*parts, strict=True)))
 
     def values(self, rows):
         """Return [1, values] of some keys; rows of padding are 0."""
@@ -116,6 +178,15 @@ class KeyGroup:
         if self.padding is None:
             return values
         return xp.where(self.padding[..., rows, None], like(0.0, values), values)
+
+
+def _signed(rows):
+    """Return features as numbers with log scales, also those given as logarithms."""
+    values, scale, xp = *rows, namespace(rows.values)
+    if scale is not None:
+        return Rows(values, xp.broadcast_to(scale, values.shape))
+    scale = constant(values)
+    return Rows(xp.exp(values - finite(scale)), scale)
 
 
 def _falls_far(log_gates):
@@ -132,100 +203,106 @@ def _falls_far(log_gates):
 
 
 class Output:
-    """Rows of a result, written block by block: into an array, or side by side where none is given.
+    """Rows of a result in their order, block by block.
 
     Parameters
     ----------
-    array : ndarray, default=None
-        Array to write to; None keeps the blocks.
-
-    Attributes
-    ----------
-    zeros : list of (slice, array of bool)
-        Rows among which some have the denominator 0, and which.
+    group : KeyGroup
+        What they are computed from.
+    wants_lse : bool, default=False
+        Whether logarithms of denominators are kept as well.
     """
 
-    def __init__(self, array=None):
-        self.array, self.blocks, self.zeros = array, {}, []
+    def __init__(self, group, wants_lse=False):
+        self.may_be_lost, self.wants_lse = not group.is_positive, wants_lse
+        self._outs, self._logs, self._zeros = [], [], []
 
-    def put_quotients(self, rows, sums):
-        """Write numerators over denominators, the first of the sums; 0 where that is 0."""
+    def put(self, sums, level):
+        """Add the rows of denominators and numerators (..., n, 1 + e), given their log scales."""
         weights = sums[..., :1]
-        if self.array is None:
-            self.zeros.append((rows, weights[..., 0] == 0))
-            self.blocks[rows.start] = quotients(sums)
-            return
-        out = self.array[..., rows, :]
-        if weights.all():
-            np.divide(sums[..., 1:], weights, out=out, casting="same_kind")
-        else:
-            self.zeros.append((rows, weights[..., 0] == 0))
-            out[...] = quotients(sums)
-
-    def put(self, values):
-        """Write all rows."""
-        if self.array is None:
-            self.blocks = {0: values}
-        else:
-            self.array[...] = values
+        if self.may_be_lost:
+            self._zeros.append(to_host(constant(weights[..., 0]) == 0))
+        if self.wants_lse:
+            self._logs.append(log_weights(weights[..., 0], level[..., 0]))
+        self._outs.append(quotients(sums))
 
     def joined(self):
-        """Return the whole result."""
-        if self.array is not None:
-            return self.array
-        return side_by_side([self.blocks[start] for start in sorted(self.blocks)], -2)
+        """Return all rows, (..., L, e)."""
+        return side_by_side(self._outs, -2)
+
+    def lse(self):
+        """Return the logarithms of all denominators, (..., L), in float64; None if not wanted."""
+        return side_by_side(self._logs, -1) if self.wants_lse else None
+
+    def zeros(self):
+        """Return, on the host, which denominators are 0, (..., L); None for positive maps."""
+        return side_by_side(self._zeros, -1) if self.may_be_lost else None
 
 
 def quotients(sums):
     """Return numerators over denominators, the first of the sums; 0 where that is 0."""
     weights = sums[..., :1]
+    is_zero = weights == 0
+    if isinstance(sums, np.ndarray) and not is_zero.any():
+        return sums[..., 1:] / weights
     # Dividing by inf gives 0, and no gradient.
-    return sums[..., 1:] / namespace(sums).where(weights == 0, like(np.inf, sums), weights)
+    return sums[..., 1:] / namespace(sums).where(is_zero, like(np.inf, sums), weights)
 
 
-def sets_of_groups(inputs, maps, is_joint=None):
-    """Return the sets of every group: a number for a single set of NumPy, or a list of numbers.
+def log_weights(weights, level):
+    """Return the logarithms of weights times exp(level), in float64; 0 has -inf and no gradient."""
+    xp = namespace(weights)
+    is_zero = weights == 0
+    logs = xp.log(cast(xp.where(is_zero, like(1.0, weights), weights), xp.float64)) + level
+    return xp.where(is_zero, like(-np.inf, logs), logs)
 
-    `is_joint` says whether sets with the same maps form one group; None means outside NumPy.
+
+class Attended(NamedTuple):
+    """What is computed of a set, or of all sets with an axis for them.
+
+    Parameters
+    ----------
+    out : array of shape (G, L, e)
+        Outputs.
+    lse : array of shape (G, L) or None
+        Logarithms of sums of weights.
+    sums : Sums or None
+        Over all keys, in causal attention that goes on.
+    is_double : bool
+        Whether values are outside the safe range of float32.
+    n_lost : int
+        Queries whose weights sum to 0 although they see a key.
+    distances : ndarray or float
+        As from `judged`, or 0.
     """
-    if inputs.is_numpy if is_joint is None else not is_joint:
-        return list(range(len(maps)))
-    sharing = {}
-    for number, head in enumerate(maps):
-        sharing.setdefault(id(head), []).append(number)
-    return list(sharing.values())
+
+    out: Any
+    lse: Any
+    sums: Sums | None
+    is_double: bool
+    n_lost: int
+    distances: Any
+
+    @classmethod
+    def of_sets(cls, found, is_joint):
+        """Return that of all sets, given those of each, or the only one of all together."""
+        if is_joint:
+            return found[0]
+        outs, logs, sums, is_double, n_lost, distances = zip(*found, strict=True)
+        logs = None if logs[0] is None else np.stack(logs)
+        sums = None if any(one is None for one in sums) else Sums.stack(sums)
+        return cls(np.stack(outs), logs, sums, any(is_double), sum(n_lost), sum(distances))
 
 
-def key_group(inputs, maps, sets, is_double=False):
-    """Return the `KeyGroup` of one set, or of a list of sets that share their maps."""
-    parts = inputs.q, inputs.k, inputs.v, inputs.padding, inputs.log_gates, inputs.log_weights
-    if not isinstance(sets, list):
-        parts, maps = [None if array is None else array[sets] for array in parts], maps[sets]
-    else:
-        if len(sets) < len(maps):
-            parts = [None if array is None else take(array, sets) for array in parts]
-        maps = maps[sets[0]]
-    return KeyGroup(maps, *parts, is_double)
+def for_each(function, inputs, is_joint):
+    """Return the results of a function of the number of a set: of all at once, or of each.
 
-
-def for_each(function, groups, inputs):
-    """Return [function(sets), ...] for the groups, on threads where they are long sets of NumPy."""
+    The number is None for all sets together. Each is computed on threads where sets are long.
+    """
+    if is_joint:
+        return [function(None)]
     is_short = inputs.q.shape[-2] + inputs.k.shape[-2] < _THREADED_ROWS
-    if not inputs.is_numpy or isinstance(groups[0], list):
-        return list(map(function, groups))
-    return run_all(function, groups, is_short=is_short)
-
-
-def in_order(parts, groups):
-    """Return arrays of groups of sets, with an axis for the sets, as one in the order of the sets.
-
-    Arrays of single sets have no such axis.
-    """
-    if not isinstance(groups[0], list):
-        return np.stack(parts)
-    if len(parts) == 1:
-        return parts[0]
-    return take(namespace(parts[0]).concat(parts, axis=0), np.argsort(np.concatenate(groups)))
+    return run_all(function, range(inputs.q.shape[0]), is_short=is_short)
 
 
 def side_by_side(parts, axis):

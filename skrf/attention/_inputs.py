@@ -71,6 +71,13 @@ class Inputs:
         rows = namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
         return cast(rows, self.dtype)
 
+    def given_rows(self, logs):
+        """Put logarithms of shape (U, G, L), one per query, back behind the leading axes of q."""
+        xp = namespace(logs)
+        dtype = xp.float64 if self.dtype == xp.float64 else xp.float32
+        with np.errstate(over="ignore"):
+            return cast(xp.reshape(logs, (*self.leading, logs.shape[-1])), dtype)
+
     def on_host(self):
         """Return the same with arrays of NumPy, which statistics need."""
         arrays = map(to_host, (self.q, self.k, self.v, self.padding))
@@ -98,7 +105,7 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
         Values, with the leading axes of k.
     key_padding_mask : array-like of bool, default=None
         True where a key is ignored; shape (S,), or with the leading axes of k, with or without
-        the last of them, its heads.
+        the last of them, its heads, or (batch, 1, 1, S). What padding holds is never read.
     causal : bool, default=False
         Whether position i reads only positions up to i; queries are those of the last positions.
     is_step : bool, default=False
@@ -119,31 +126,26 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
     TypeError
         If an input is not made of real numbers, or the padding not of booleans.
     """
-    (q, k, v), dtype = _as_floats({"q": q, "k": k, "v": v})
-    _check_fit(q, k, v)
+    xp, (q, k, v) = _arrays({"q": q, "k": k, "v": v})
     check_flag("causal", causal)
-    n_queries, n_keys = q.shape[-2], k.shape[-2]
-    needed = None
-    if is_step and n_queries != n_keys:
-        needed = "step needs as many keys as queries"
-    elif causal and n_queries > n_keys:
-        needed = "causal=True needs no more queries than keys"
-    if needed is not None:
-        raise ValueError(f"{needed}, got {n_queries} queries in q and {n_keys} keys in k.")
-    if is_checked:
-        for name, array in (("q", q), ("k", k), ("v", v)):
-            check_finite(name, array)
-    n_sets, xp = math.prod(k.shape[:-2]), namespace(k)
-    leading, key_leading = tuple(q.shape[:-2]), tuple(k.shape[:-2])
+    dtypes, shapes = (q.dtype, k.dtype, v.dtype), (tuple(q.shape), tuple(k.shape), tuple(v.shape))
+    dtype, given = _dtypes(xp, dtypes)
+    leading, key_leading, n_sets = _layout(shapes, bool(causal), is_step)
+    q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
+    padding = None
+    if key_padding_mask is not None:
+        padding = _check_padding(to_host(key_padding_mask), k.shape)
     # Heads that share keys are contiguous, so this splits an axis and moves nothing.
-    q = xp.reshape(q, (n_sets, -1, *q.shape[-2:]))
-    padding = _check_padding(to_host(key_padding_mask), k.shape)
-    k, v = (xp.reshape(array, (n_sets, *array.shape[-2:])) for array in (k, v))
+    q = xp.reshape(q, (n_sets, -1, *shapes[0][-2:]))
+    k, v = xp.reshape(k, (n_sets, *shapes[1][-2:])), xp.reshape(v, (n_sets, *shapes[2][-2:]))
     if padding is not None:
         padding = in_library_of(padding, k)
         # Padded entries must not decide the precision used for the others.
         k, v = (xp.where(padding[..., None], like(0.0, array), array) for array in (k, v))
-    return Inputs(q, k, v, padding, leading, key_leading, dtype)
+    if is_checked:  # only what is not padding
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            check_finite(name, array)
+    return Inputs(q, k, v, padding, leading, key_leading, given)
 
 
 def check_scale(scale, width):
@@ -179,15 +181,12 @@ def check_logits(bound, q, k, scale):
 
 def check_real(name, array):
     """Raise unless an array holds real numbers or booleans."""
-    if not _kind(namespace(array), array.dtype)[0]:
-        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
+    _check_is_real(namespace(array), name, array.dtype)
 
 
-@lru_cache(maxsize=64)  # asked for by every position of a stream
-def _kind(xp, dtype):
-    """Return whether a dtype is real, and whether it is that of floats of at most 32 bits."""
-    is_real = xp.isdtype(dtype, ("bool", "integral", "real floating"))
-    return is_real, xp.isdtype(dtype, "real floating") and xp.finfo(dtype).bits <= 32
+def _check_is_real(xp, name, dtype):
+    if not xp.isdtype(dtype, ("bool", "integral", "real floating")):
+        raise TypeError(f"{name} must hold real numbers, got dtype {dtype}.")
 
 
 def check_flag(name, value):
@@ -196,30 +195,28 @@ def check_flag(name, value):
         raise ValueError(f"{name} must be True or False, got {value!r}.")
 
 
-def _as_floats(inputs):
-    """Return the inputs as float32, if none is longer, or float64; and the dtype of results."""
+def _arrays(inputs):
+    """Return the library of the inputs, and the inputs as its arrays."""
+    kinds = {type(values) for values in inputs.values()}
+    if kinds == {np.ndarray}:
+        return np, inputs.values()
     if any(is_array_api(values) for values in inputs.values()):
-        arrays, xp = inputs, _common_namespace(inputs)
-    else:
-        arrays, xp = {name: as_array(name, values) for name, values in inputs.items()}, np
-    for name, array in arrays.items():
-        check_real(name, array)
-        if array.ndim < 2:
-            raise ValueError(
-                f"{name} must have shape {_SHAPES[name]}, got {array.ndim} axes: "
-                f"{tuple(array.shape)}."
-            )
-        if 0 in array.shape:
-            raise ValueError(
-                f"{name} has an empty axis: shape {tuple(array.shape)}; every axis must be at "
-                "least 1."
-            )
-    dtypes = [array.dtype for array in arrays.values()]
-    is_single = all(_kind(xp, dtype)[1] for dtype in dtypes)
+        return _common_namespace(inputs), inputs.values()
+    return np, [as_array(name, values) for name, values in inputs.items()]
+
+
+@lru_cache(maxsize=64)  # asked for by every position of a stream
+def _dtypes(xp, dtypes):
+    """Return the dtype in which to compute, float32 if no input is longer, and that of results."""
+    for name, dtype in zip("qkv", dtypes, strict=True):
+        _check_is_real(xp, name, dtype)
+    is_single = all(
+        xp.isdtype(dtype, "real floating") and xp.finfo(dtype).bits <= 32 for dtype in dtypes
+    )
     dtype = xp.float32 if is_single else xp.float64
     # Short floats of one kind keep their dtype.
-    given = dtypes[0] if is_single and all(t == dtypes[0] for t in dtypes) else dtype
-    return tuple(cast(array, dtype) for array in arrays.values()), given
+    is_kept = is_single and len(set(dtypes)) == 1 and xp.finfo(dtypes[0]).bits >= 16
+    return dtype, dtypes[0] if is_kept else dtype
 
 
 def _common_namespace(inputs):
@@ -242,8 +239,19 @@ def as_array(name, values):
         raise ValueError(f"{name} must be an array: {error}") from error
 
 
-def _check_fit(*qkv):
-    q, k, v = (tuple(array.shape) for array in qkv)
+@lru_cache(maxsize=64)
+def _layout(shapes, is_causal, is_step):
+    """Return the leading axes of queries and of keys, and the number of sets, or raise."""
+    for name, shape in zip("qkv", shapes, strict=True):
+        if len(shape) < 2:
+            raise ValueError(
+                f"{name} must have shape {_SHAPES[name]}, got {len(shape)} axes: {shape}."
+            )
+        if 0 in shape:
+            raise ValueError(
+                f"{name} has an empty axis: shape {shape}; every axis must be at least 1."
+            )
+    q, k, v = shapes
     if q[-1] != k[-1]:
         raise ValueError(
             f"q and k must have the same width d, got {q[-1]} in q of shape {q} and {k[-1]} in k "
@@ -255,13 +263,20 @@ def _check_fit(*qkv):
             f"{k} and v of shape {v}, for q of shape {q}."
         )
     queries, keys = q[:-2], k[:-2]
-    if not keys:
-        return
-    if len(queries) != len(keys) or queries[:-1] != keys[:-1] or queries[-1] % keys[-1]:
+    is_shared = not keys or (queries[:-1] == keys[:-1] and len(queries) == len(keys))
+    if not is_shared or (keys and queries[-1] % keys[-1]):
         raise ValueError(
             "The leading axes of k must be those of q, the last of them (heads) a divisor of q's, "
             f"or absent, got {keys} in k and {queries} in q."
         )
+    n_queries, n_keys, needed = q[-2], k[-2], None
+    if is_step and n_queries != n_keys:
+        needed = "step needs as many keys as queries"
+    elif is_causal and n_queries > n_keys:
+        needed = "causal=True needs no more queries than keys"
+    if needed is not None:
+        raise ValueError(f"{needed}, got {n_queries} queries in q and {n_keys} keys in k.")
+    return queries, keys, math.prod(keys)
 
 
 def _check_padding(mask, k_shape):
@@ -271,9 +286,13 @@ def _check_padding(mask, k_shape):
     mask = as_array("key_padding_mask", mask)
     if mask.dtype != bool:
         raise TypeError(
-            f"key_padding_mask must be boolean (True = padding, ignored), got dtype {mask.dtype}."
+            f"key_padding_mask must be boolean (True = padding, ignored), got dtype {mask.dtype}. "
+            "The attention mask of a tokenizer is 1 where there is a token: pass "
+            "attention_mask == 0."
         )
     *leading, n_keys, _ = k_shape
+    if leading and mask.shape == (*leading[:-1], 1, 1, n_keys):
+        mask = mask.reshape(*leading[:-1], n_keys)
     allowed = {(n_keys,), (*leading[:-1], n_keys), (*leading, n_keys)}
     if mask.shape not in allowed:
         choices = " or ".join(str(shape) for shape in sorted(allowed, key=len))

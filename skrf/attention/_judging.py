@@ -22,7 +22,7 @@ from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
 from ._gates import log_factors, running
 from ._groups import FEATURE_ROWS, blocks
-from .bidirectional import key_sums
+from .linear import key_sums
 
 TOLERATED = 0.3  # relative error up to which there is no collapse
 _MOST_OF_A_MEAN = 1.5  # outputs larger than this many times all values are no means
@@ -123,11 +123,11 @@ def warn_of_collapse(distances):
 
 
 def judged(group, out, n_queries, scale, is_causal, window=None):
-    """Return distances of answers from exact attention at some queries of a `KeyGroup`.
+    """Return distances of answers from exact attention at some queries of a `KeySet`.
 
     Parameters
     ----------
-    group : KeyGroup
+    group : KeySet
         The inputs.
     out : array of shape (..., G, L, e)
         The output.
@@ -182,7 +182,7 @@ def effective_features(group):
     n_queries, xp = group.q.shape[-2], namespace(group.q)
     sums = key_sums(group, FEATURE_ROWS)
     thinned = slice(None, None, -(-n_queries // _LOOKED_AT))
-    factors, _ = scale_queries(group.query_features(thinned), constant(sums.top)[..., None, :])
+    factors, *_ = scale_queries(group.query_features(thinned), constant(sums.top)[..., None, :])
     shares = constant(factors) * cast(constant(sums.sums)[..., None, None, :, 0], factors.dtype)
     total, squares = (
         to_host(xp.sum(values, axis=-1)).ravel() for values in (shares, shares * shares)
@@ -247,3 +247,20 @@ def _taken(array, places):
 def _mean(weights, values):
     total = namespace(weights).sum(weights, axis=-1, keepdims=True)
     return weights @ values / namespace(weights).where(total == 0, like(1.0, total), total)
+
+
+def n_lost_of(group, zeros, is_causal, top=None):
+    """Return the number of queries whose weights sum to 0 although they see a key.
+
+    `zeros` are those whose weights sum to 0, or None; `top` are exponents of keys of earlier calls.
+    """
+    if zeros is None or not zeros.any():
+        return 0
+    xp = namespace(group.q)
+    is_key = xp.ones_like(group.k[..., 0]) if group.padding is None else ~group.padding
+    n_keys = np.cumsum(to_host(is_key).astype(int), axis=-1)
+    # Queries of causal attention are those of the last positions.
+    n_keys = n_keys[..., -group.q.shape[-2] :] if is_causal else n_keys[..., -1:]
+    if top is not None:
+        n_keys = n_keys + (to_host(top).max(axis=-1, keepdims=True) > -np.inf)
+    return int((zeros & (n_keys[..., None, :] > 0)).sum())

@@ -3,7 +3,6 @@
 Entries are over the largest one, so that they are at most 1: only their ratios count.
 """
 
-import copy
 import math
 import threading
 
@@ -18,13 +17,12 @@ from .._arrays import (
     constant,
     in_library_of,
     is_array_api,
-    is_torch,
     like,
     namespace,
     take,
     to_host,
 )
-from .._validation import check_not_masked
+from ._entries import checked_entries
 from ._inputs import as_array
 
 # Rows of entries that are formed at once. Rows of a sparse mask share few keys, so that more of
@@ -127,7 +125,7 @@ class ArrayMask(Mask):
         entries = self.array if self.n_heads is None else _of_heads(self.array, heads)
         entries = _some(entries, rows, -2)[..., keys]
         if not is_array_api(entries):
-            return like(entries / self.largest, X)
+            return like(entries if self.largest == 1 else entries / self.largest, X)
         if namespace(X).isdtype(entries.dtype, ("bool", "integral")):
             entries = cast(entries, X.dtype)
         return cast(entries / self.largest, X.dtype)
@@ -378,6 +376,9 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         )
     is_whole = is_grid or isinstance(mask, (LinearOperator, np.ndarray)) or sp.issparse(mask)
     mask = mask if is_whole or is_array_api(mask) else as_array("mask", mask)
+    if not (is_grid or isinstance(mask, LinearOperator) or sp.issparse(mask)):
+        while mask.ndim > 2 and mask.shape[0] == 1:
+            mask = mask[0, ...]
     shape = (mask.n_positions,) * 2 if is_grid else tuple(mask.shape)
     own_heads = None
     if is_grid and mask.weights.ndim > len(mask.shape):
@@ -396,7 +397,7 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         raise ValueError(
             "mask must have the shape (number of queries, number of keys) = "
             f"{(n_queries, n_keys)}, or with an axis for {n_heads} query heads in front, got a "
-            f"{type(mask).__name__} of shape {got}."
+            f"{type(mask).__name__} of shape {got}. Padding of single texts is key_padding_mask."
         )
     if is_grid:
         if is_array_api(mask.weights):
@@ -457,57 +458,3 @@ def _in_library(values, X):
     values, xp = array_api_compat.to_device(values, array_api_compat.device(X)), namespace(X)
     is_float = xp.isdtype(values.dtype, "real floating")
     return cast(values, xp.float32) if is_float and xp.finfo(values.dtype).bits < 32 else values
-
-
-def owned(values):
-    """Return a copy of the arrays of a caller.
-
-    Tensors of torch, which may be trained, and objects with entries of their own stay as they are.
-    """
-    if isinstance(values, (np.ndarray, list, tuple)) or sp.issparse(values):
-        return copy.deepcopy(values)
-    if is_array_api(values) and not is_torch(values):
-        return namespace(values).asarray(values, copy=True)
-    return values
-
-
-def as_doubles(values):
-    """Return entries of any library as float64 on the host, which lacks some short floats."""
-    if is_array_api(values) and namespace(values).isdtype(values.dtype, "real floating"):
-        values = cast(constant(values), namespace(values).float64)
-    values = np.asarray(to_host(values))
-    return values.astype(np.float64) if values.dtype.kind == "f" else values
-
-
-def checked_entries(entries, name):
-    """Return entries as an array of real, finite numbers >= 0, or raise."""
-    check_not_masked(name, entries)
-    entries = np.asarray(as_doubles(entries) if is_array_api(entries) else entries)
-    if entries.dtype.kind not in "buif":
-        raise TypeError(f"{name} must hold real numbers or booleans, got {entries.dtype}.")
-    # Minimum and maximum need no temporary arrays, and NaN fails both comparisons.
-    if entries.size and not (entries.min() >= 0 and entries.max() < np.inf):
-        wrong = entries[~((entries >= 0) & (entries < np.inf))]
-        raise ValueError(f"{name} must be finite and >= 0 everywhere, got {wrong[0]}.")
-    return entries
-
-
-def check_decay(rate, weights):
-    """Raise a ValueError unless these are the rates and the weights of exponentials."""
-    rates = checked_entries(rate, "rate")
-    if weights is None:
-        if rates.ndim > 1:
-            raise ValueError(
-                f"rate must be a number or an array of shape (n_heads,), got {rates.shape}; sums "
-                "of exponentials need weights."
-            )
-        return
-    weights = checked_entries(weights, "weights")
-    if not (weights > 0).all():
-        raise ValueError(f"weights must be > 0 everywhere, got {weights.min()}.")
-    is_right = all(1 <= array.ndim <= 2 for array in (rates, weights))
-    if not is_right or rates.shape[-1] != weights.shape[-1]:
-        raise ValueError(
-            "rate and weights must have the shape (r,) or (n_heads, r) with one r, got "
-            f"{rates.shape} and {weights.shape}."
-        )

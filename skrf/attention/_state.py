@@ -8,7 +8,6 @@ import numpy as np
 from .._arrays import is_array_api, namespace, take
 from .._sums import Sums
 from .._typing import Array
-from ._groups import in_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +29,8 @@ class AttentionState:
         Width of queries and keys.
     is_double : bool, default=False
         Whether values were too large or too small for sums in float32.
+    maker : tuple of float, default=()
+        Numbers that tell the draw and the fit of the operator from others.
 
     See Also
     --------
@@ -57,6 +58,7 @@ class AttentionState:
     log_scale: Array | None = None
     width: int | None = None
     is_double: bool = False
+    maker: tuple[float, ...] = ()
 
     def select(self, indices: Array) -> Self:
         """Return the state of some entries of the batch (first axis), for example in a beam search.
@@ -75,12 +77,32 @@ class AttentionState:
             return self
         if self.sums.ndim < 3:
             raise ValueError("select needs a batch, but the keys had no leading axis.")
-        rows = indices if is_array_api(indices) else np.asarray(indices)
+        rows = checked_indices(indices)
         parts = (take(array, rows) for array in (self.sums, self.log_scale))
-        return type(self)(*parts, self.width, self.is_double)
+        return type(self)(*parts, self.width, self.is_double, self.maker)
 
 
-def sums_of_sets(state, inputs, n_features):
+def checked_indices(indices):
+    """Return the indices of entries as an array, or raise unless they are integers."""
+    rows = indices if is_array_api(indices) else np.asarray(indices)
+    if not namespace(rows).isdtype(rows.dtype, "integral"):
+        raise TypeError(
+            f"indices must be integers, got dtype {rows.dtype}: pass the numbers of the entries, "
+            "not a mask of them."
+        )
+    return rows
+
+
+def check_maker(given, maker):
+    """Raise unless a state was made by an operator with these numbers."""
+    if given != maker and not (len(given) == len(maker) and np.allclose(given, maker, rtol=1e-6)):
+        raise ValueError(
+            "state was made by another operator, or before another draw or fit of this one: its "
+            "sums mean nothing here. Start again with init_state()."
+        )
+
+
+def sums_of_sets(state, inputs, n_features, maker):
     """Return the `Sums` of a state with one axis for all sets, or None; raise if it does not fit.
 
     Parameters
@@ -91,33 +113,28 @@ def sums_of_sets(state, inputs, n_features):
         The positions that continue it.
     n_features : int
         Number of features of a head.
+    maker : tuple of float
+        Marks of the feature maps.
     """
     if state.sums is None:
         return None
-    shape = *inputs.key_leading, n_features, inputs.v.shape[-1] + 1
-    given = tuple(state.sums.shape), namespace(state.sums).__name__, state.width
-    needed = shape, namespace(inputs.q).__name__, inputs.k.shape[-1]
-    if given != needed:
+    xp, shape = namespace(state.sums), (*inputs.key_leading, n_features, inputs.v.shape[-1] + 1)
+    width = inputs.k.shape[-1]
+    if (tuple(state.sums.shape), state.width) != (shape, width) or xp is not namespace(inputs.q):
         raise ValueError(
             "state must come from earlier positions of the same inputs: it holds sums of shape "
-            f"{given[0]} of {given[1]} for keys of width {given[2]}, these need {needed[0]} of "
-            f"{needed[1]} and width {needed[2]}."
+            f"{tuple(state.sums.shape)} of {xp.__name__} for keys of width {state.width}, these "
+            f"need {shape} of {namespace(inputs.q).__name__} and width {width}."
         )
-    xp, n_lead = namespace(state.sums), len(inputs.key_leading)
-    sums, top = (
-        xp.reshape(array, (-1, *array.shape[n_lead:])) for array in (state.sums, state.log_scale)
-    )
-    return Sums(sums, top)
+    check_maker(state.maker, maker)
+    sums, top, n_lead = state.sums, state.log_scale, len(inputs.key_leading)
+    sums = xp.reshape(sums, (-1, *sums.shape[n_lead:]))
+    return Sums(sums, xp.reshape(top, (-1, *top.shape[n_lead:])))
 
 
-def state_of_sets(sums_of_groups, groups, inputs, is_double):
-    """Return the state after some positions, given the sums of every group of sets."""
-    sums, top = (
-        in_order([getattr(group_sums, name) for group_sums in sums_of_groups], groups)
-        for name in ("sums", "top")
-    )
-    xp = namespace(sums)
-    sums, top = (
-        xp.reshape(array, (*inputs.key_leading, *array.shape[1:])) for array in (sums, top)
-    )
-    return AttentionState(sums, top, inputs.k.shape[-1], is_double)
+def state_after(sums, inputs, is_double, maker):
+    """Return the state of `Sums` with one axis for all sets."""
+    xp, lead = namespace(sums.sums), inputs.key_leading
+    totals = xp.reshape(sums.sums, (*lead, *sums.sums.shape[1:]))
+    top = xp.reshape(sums.top, (*lead, *sums.top.shape[1:]))
+    return AttentionState(totals, top, inputs.k.shape[-1], is_double, maker)

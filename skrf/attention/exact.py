@@ -1,19 +1,23 @@
 """Softmax attention computed exactly, block by block: the reference for approximations."""
 
+import math
 from typing import Any
 
 import array_api_compat
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from .._arrays import arithmetic, cast, largest_entry, like, namespace
-from .._sums import exp_max_one, transposed
-from .._typing import Array, Result
+from .._arrays import arithmetic, cast, constant, is_array_api, largest_entry, like, namespace
+from .._sums import exp_and_max, transposed
+from .._typing import Array
 from .._validation import check_integer
 from ._gates import log_factors, running, with_gates
 from ._groups import blocks, side_by_side
-from ._inputs import check_inputs, check_logits, check_scale
+from ._groups import log_weights as log_weights_of
+from ._inputs import as_array, check_inputs, check_logits, check_scale
 from ._masks import as_mask
+from .masked import LEAST, name_of
 from .masks import DecayMask
 
 # Float32 logits of this size are off by up to 1e-5. Inputs that may exceed it use float64.
@@ -30,7 +34,8 @@ def exact_attention(
     scale: float | None = None,
     key_padding_mask: Array | None = None,
     block_size: int = 1024,
-) -> Result:
+    return_lse: bool = False,
+) -> Any:
     """Compute softmax attention exactly, in memory linear in the number of keys.
 
     Output i is the mean of the values with weights proportional to
@@ -52,7 +57,8 @@ def exact_attention(
         the last positions.
     mask : array-like, sparse matrix or object with ``toarray()``, of shape (L, S), default=None
         Multiplies the numerators of the softmax: entries >= 0, or booleans (True keeps). An array
-        of shape (heads, L, S) holds one mask per query head. With `causal`, both masks apply, and
+        of shape (heads, L, S) holds one mask per query head, and others may have any shape that
+        broadcasts to (..., L, S) with the leading axes of q. With `causal`, both masks apply, and
         ``ToeplitzMask.decay(rate)`` serves any length; it counts keys that are not padding.
     scale : float, default=None
         Multiplies the inner products q.k; None means 1/sqrt(d).
@@ -62,14 +68,19 @@ def exact_attention(
         the leading axes of k, with or without its heads.
     block_size : int, default=1024
         Number of queries to process at once.
+    return_lse : bool, default=False
+        Whether to return the log-sum-exp of every query as well, for `merge_attention`.
 
     Returns
     -------
-    array of shape (..., L, e)
+    out : array of shape (..., L, e)
         Outputs, with the leading axes of q. The dtype is float64 if any of q, k and v is float64,
         float16 or bfloat16 if all three are, and float32 otherwise; sums are in float32 or better.
         A query that has no key left gets zeros. If q, k and v are torch tensors or CuPy arrays, so
         is the result; their heads are all processed together, and torch can differentiate.
+    lse : array of shape (..., L)
+        With `return_lse`: the logarithm of the sum of ``mask[i, j] * exp(scale * q[i] @ k[j])``
+        over the keys, -inf without a key; in float64 if the outputs are, else in float32.
 
     Raises
     ------
@@ -101,7 +112,6 @@ def exact_attention(
     inputs = check_inputs(q, k, v, key_padding_mask, causal)
     scale = check_scale(scale, inputs.q.shape[-1])
     block_size = check_integer("block_size", block_size)
-    is_weighted = mask is not None and str(getattr(mask, "dtype", "")) not in ("bool", "torch.bool")
     if isinstance(mask, LinearOperator):
         raise TypeError(
             "mask must be an array, a sparse matrix or an object with toarray(), got "
@@ -113,37 +123,66 @@ def exact_attention(
         is_other = hasattr(mask, "toarray") and not hasattr(mask, "tocsr")
         sizes = inputs.q.shape[2], inputs.k.shape[1], inputs.n_query_heads
         is_last = causal and sizes[0] < sizes[1]
-        mask = as_mask(mask.toarray() if is_other else mask, *sizes, is_causal=is_last)
-    dtype = dtype_of_logits(inputs, scale, is_weighted)
-    return attended(inputs, dtype, scale, causal, mask, block_size)
+        mask, n_masks = _of_all_leading(mask.toarray() if is_other else mask, inputs)
+        mask = as_mask(mask, *sizes[:2], n_masks or sizes[2], is_causal=is_last)
+    dtype = dtype_of_logits(inputs, scale)
+    out, lse = attended(inputs, dtype, scale, causal, mask, block_size)
+    return (out, inputs.given_rows(lse)) if return_lse else out
+
+
+def _of_all_leading(mask, inputs):
+    """Return a mask that broadcasts, with an axis for all leading ones if it has several.
+
+    The second value is the number of masks then, and None otherwise.
+    """
+    if hasattr(mask, "n_extra") or sp.issparse(mask):
+        return mask, None
+    mask = mask if is_array_api(mask) else as_array("mask", mask)
+    whole = (*inputs.leading, inputs.q.shape[-2], inputs.k.shape[-2])
+    shape = tuple(mask.shape)
+    if shape[-2:] == whole[-2:] and len(shape) in (2, 3):
+        return mask, None
+    try:
+        is_right = np.broadcast_shapes(shape, whole) == whole
+    except ValueError:
+        is_right = False
+    if not is_right:
+        return mask, None  # as_mask says what is wrong
+    xp, lead = namespace(mask), shape[:-2]
+    if all(size == 1 for size in lead[:-1]):  # none for single sequences
+        return xp.broadcast_to(mask, (*lead, *whole[-2:])), None
+    mask = xp.reshape(xp.broadcast_to(mask, whole), (-1, *whole[-2:]))
+    return mask, math.prod(inputs.leading)
 
 
 def attended(inputs, dtype, scale, causal, mask, block_size):
-    """Return the outputs of checked `Inputs`, computed in a dtype, in the layout given.
+    """Return outputs of checked `Inputs`, computed in a dtype, and log-sum-exps (U, G, L).
 
     The other parameters are those of `exact_attention`, checked; the mask is a `Mask` or None.
     """
-    q, k, v = (cast(array, dtype) for array in (inputs.q, inputs.k, inputs.v))
-    given, decay = (scale, causal, mask, block_size), (None, None)
-    if inputs.log_gates is not None:
-        decay = running(inputs.log_gates), inputs.log_weights
-    sets = np.arange(k.shape[0])
+    given = dtype, scale, causal, mask, block_size
+    falls = None if inputs.log_gates is None else running(inputs.log_gates)
+    parts = inputs.k, inputs.v, inputs.padding, falls, inputs.log_weights
+    sets, heads = np.arange(inputs.k.shape[0]), inputs.heads_of(np.arange(inputs.k.shape[0]))
+    if mask is not None and mask.n_heads not in (None, inputs.n_query_heads):
+        heads = np.arange(heads.size).reshape(heads.shape)
     if not inputs.is_numpy:
-        parts = k, v, inputs.padding, *decay
         parts = [None if array is None else array[:, None, ...] for array in parts]
-        blocks_of_rows = _outputs_by_block(q, *parts, inputs.heads_of(sets), *given)
-        return inputs.given_layout(side_by_side([out for _, out in blocks_of_rows], -2))
-    out = np.empty((*q.shape[:3], v.shape[-1]), dtype=inputs.q.dtype)
+        found = zip(*_by_block(inputs.q, *parts, heads, *given), strict=True)
+        _, outs, logs = map(list, found)
+        return inputs.given_layout(side_by_side(outs, -2)), side_by_side(logs, -1)
+    shape = inputs.q.shape[:3]
+    out, lse = np.empty((*shape, inputs.v.shape[-1]), dtype=inputs.q.dtype), np.empty(shape)
     for u in sets:
-        parts = [None if array is None else array[u] for array in (k, v, inputs.padding, *decay)]
-        for g, head in enumerate(inputs.heads_of(u)):
-            for rows, block in _outputs_by_block(q[u, g], *parts, head, *given):
-                out[u, g, rows] = block
-    return inputs.given_layout(out)
+        own = [None if array is None else array[u] for array in parts]
+        for g, head in enumerate(heads[u]):
+            for rows, block, logs in _by_block(inputs.q[u, g], *own, head, *given):
+                out[u, g, rows], lse[u, g, rows] = block, logs
+    return inputs.given_layout(out), lse
 
 
-def _outputs_by_block(q, k, v, padding, falls, log_weights, heads, scale, causal, mask, block_size):
-    """Yield slices of queries and their outputs, block by block.
+def _by_block(q, k, v, padding, falls, log_weights, heads, dtype, scale, causal, mask, block_size):
+    """Yield slices of queries, their outputs and their log-sum-exps, block by block.
 
     NumPy passes single heads, (L, d) and (S, d); other libraries all heads at once, (U, G, L, d)
     and (U, 1, S, d) with padding (U, 1, S). At any time two arrays of a block of logits are held.
@@ -151,16 +190,10 @@ def _outputs_by_block(q, k, v, padding, falls, log_weights, heads, scale, causal
     """
     xp, place = namespace(q), {"device": array_api_compat.device(q)}
     first = k.shape[-2] - q.shape[-2] if causal else 0  # position of the first query
-    for rows in blocks(q.shape[-2], block_size):
-        # No query of a causal block reads keys after the block's last query.
-        n = first + rows.stop if causal else k.shape[-2]
-        logits = (q[..., rows, :] * scale) @ transposed(k[..., :n, :])
+
+    def logits_of(rows, n, dtype):
+        logits = (cast(q[..., rows, :], dtype) * scale) @ transposed(cast(k[..., :n, :], dtype))
         do = arithmetic(logits)
-        if mask is not None:
-            numbers = np.arange(rows.start, rows.stop)
-            with np.errstate(divide="ignore"):
-                logs = np.log(mask.entries(numbers, slice(0, n), np.float64(), heads))
-            logits = do.add(logits, like(logs, logits))
         if falls is not None:
             own = falls[..., first + rows.start : first + rows.stop, :]
             logits = do.add(logits, log_factors(own, falls[..., :n, :], log_weights))
@@ -170,19 +203,34 @@ def _outputs_by_block(q, k, v, padding, falls, log_weights, heads, scale, causal
             positions = xp.arange(first + rows.start, first + rows.stop, **place)
             is_later = xp.arange(n, **place)[None, :] > positions[:, None]
             logits = do.fill(logits, is_later, -np.inf)
-        weights = exp_max_one(logits)
+        return logits
+
+    for rows in blocks(q.shape[-2], block_size):
+        # No query of a causal block reads keys after the block's last query.
+        n = first + rows.stop if causal else k.shape[-2]
+        weights, level = exp_and_max(logits_of(rows, n, dtype))
+        if mask is not None:
+            numbers, keys = np.arange(rows.start, rows.stop), slice(0, n)
+            entries = mask.entries(numbers, keys, constant(weights), heads)
+            weights = arithmetic(weights).multiply(weights, entries)
         total = xp.sum(weights, axis=-1, keepdims=True)
+        if mask is not None and not bool(xp.all(constant(total) >= LEAST[name_of(total)])):
+            # Some queries see no key, or only such as weigh far less than others.
+            with np.errstate(divide="ignore"):
+                logs = np.log(mask.entries(numbers, keys, np.float64(), heads))
+            logits = logits_of(rows, n, xp.float64)
+            weights, level = exp_and_max(arithmetic(logits).add(logits, like(logs, logits)))
+            total = xp.sum(weights, axis=-1, keepdims=True)
+        logs = log_weights_of(total[..., 0], level[..., 0])
+        logs = logs if mask is None else logs + math.log(mask.largest)
         # Divide before multiplying by the values, which may be near the largest float.
-        weights = do.divide(weights, xp.where(total == 0, like(1.0, total), total))
-        yield rows, weights @ v[..., :n, :]
-        del logits, weights  # free them before the next block
+        weights = arithmetic(weights).divide(weights, xp.where(total == 0, like(1.0, total), total))
+        yield rows, weights @ cast(v[..., :n, :], weights.dtype), logs
+        del weights  # free them before the next block
 
 
-def dtype_of_logits(inputs, scale, is_weighted):
-    """Return the inputs' dtype, or float64 if their logits or log weights may need it."""
+def dtype_of_logits(inputs, scale):
+    """Return the inputs' dtype, or float64 if their logits may need it."""
     largest = largest_entry(inputs.q) * largest_entry(inputs.k)  # Python's floats overflow to inf
     bound = check_logits(largest * scale * inputs.q.shape[-1], inputs.q, inputs.k, scale)
-    # Logarithms of weights may be large too, unless the mask is boolean (0 and -inf).
-    if is_weighted or bound > _LARGEST_SINGLE_LOGIT:
-        return namespace(inputs.q).float64
-    return inputs.q.dtype
+    return namespace(inputs.q).float64 if bound > _LARGEST_SINGLE_LOGIT else inputs.q.dtype

@@ -227,21 +227,18 @@ class GeneralizedMap(EstimatorBase):
 
     def _maps(self, random_state):
         """Return the feature maps of both sides."""
+        epsilon, width = self.epsilon, self.n_features_in_
         if self.functions is not None:
-            shape = Shape(self.n_features_in_)
-            return [
-                FunctionMap(function, self.epsilon, self.sigma, shape)
-                for function in self.functions
-            ]
+            rest = epsilon, None, self.sigma, width, False, Shape()
+            return [Generalized(f"functions: {g!r}", g, *rest) for g in self.functions]
         drawn = self._projection(random_state)
         if isinstance(drawn, DenseProjection):
             self.omega_ = drawn.dense()
-        projection = drawn.scaled(self.sigma)
-        if self.nonlinearity == "exp":
-            return [ExponentialMap(projection, self.epsilon)] * 2
-        function = self.nonlinearity
-        function = _NONLINEARITIES[function] if isinstance(function, str) else function
-        return [NonlinearMap(projection, function, self.epsilon)] * 2
+        g = self.nonlinearity
+        is_known = isinstance(g, str)
+        g = _NONLINEARITIES.get(g) if is_known else g  # none is the exponential
+        rest = epsilon, drawn.scaled(self.sigma), self.sigma, width, is_known, None
+        return [Generalized(f"nonlinearity={g!r}", g, *rest)] * 2
 
     def _projection(self, random_state):
         """Return the drawn projection."""
@@ -265,6 +262,11 @@ class GeneralizedMap(EstimatorBase):
                     f"functions exclude {name}: they take the rows themselves. Got functions="
                     f"{self.functions!r} and {name}={getattr(self, name)!r}; leave {default!r}."
                 )
+
+    @property
+    def _has_own_functions(self):
+        """Whether functions are a caller's, who may change what they compute."""
+        return self.functions is not None or callable(self.nonlinearity)
 
     @property
     def sigma_(self) -> float:
@@ -303,86 +305,11 @@ def _size(values):
     return xp.where(is_extreme, size, like(1.0, size))
 
 
-def _bound(X, squared_norm):
-    """Return a bound on the squared norms of a product's rows, or 0 if it is small."""
-    norm2 = X.shape[-1] * largest_entry(X) ** 2 * squared_norm
-    return 0.0 if norm2 <= 1e30 else norm2  # which may be NaN
-
-
-@dataclass(frozen=True, eq=False)
-class NonlinearMap(FeatureMap):
-    """Features (g(w.x) + epsilon) / sqrt(m).
-
-    Parameters
-    ----------
-    projection : Projection
-        The rows w.
-    function : callable
-        g, a function of an array.
-    epsilon : float
-        Added to every feature.
-    """
-
-    projection: Projection
-    function: Callable
-    epsilon: float
-    is_positive = False
-
-    def __call__(self, X):
-        """Return the `Rows` of X."""
-        values, scale = _on_scale(self._values(self.projection.multiply(X)), self._name)
-        return Rows(values, scale - math.log(self.n_columns) / 2)
-
-    def _values(self, products):
-        values = self.function(products)
-        return values + self.epsilon if self.epsilon else values
-
-    @property
-    def _name(self):
-        return f"nonlinearity={self.function!r}"
-
-    def exponent_bound(self, X):
-        """Return a bound on the squared norms of a product's rows, or 0 if it is small."""
-        return _bound(X, float(self.projection.squared_norms.max()))
-
-
-@dataclass(frozen=True, eq=False)
-class ExponentialMap(FeatureMap):
-    """Features (exp(w.x) + epsilon) / sqrt(m), as logarithms.
-
-    Parameters
-    ----------
-    projection : Projection
-        The rows w.
-    epsilon : float
-        Added to every feature.
-    """
-
-    projection: Projection
-    epsilon: float
-    is_positive = True
-
-    def __call__(self, X):
-        """Return the `Rows` of X."""
-        logs = self._logs(self.projection.multiply(X))
-        return Rows(arithmetic(logs).subtract(logs, math.log(self.n_columns) / 2))
-
-    def _logs(self, products):
-        if not self.epsilon:
-            return products
-        return namespace(products).logaddexp(products, like(math.log(self.epsilon), products))
-
-    def exponent_bound(self, X):
-        """Return an upper bound on the products."""
-        squares = float(self.projection.squared_norms.max())
-        return math.sqrt(largest_norm2(X)) * math.sqrt(squares)
-
-
 class Shape:
-    """The width of rows, and the number of features that functions return for them."""
+    """The number of features that functions return for rows, once it is known."""
 
-    def __init__(self, n_features):
-        self.n_features, self.n_columns = n_features, None
+    def __init__(self):
+        self.n_columns = None
 
     def check(self, features, X):
         """Raise unless features match the rows X, and their number the one seen before."""
@@ -397,35 +324,53 @@ class Shape:
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionMap(FeatureMap):
-    """Features g(sigma x) + epsilon of one side.
+class Generalized(FeatureMap):
+    """Features (g(w.x) + epsilon) / sqrt(m) of one side, or g(sigma x) + epsilon.
 
     Parameters
     ----------
-    function : callable
-        g, a function of rows.
+    name : str
+        What gives the function, in error messages.
+    function : callable or None
+        g, a function of an array; None is the exponential, of which features are the logarithms.
     epsilon : float
         Added to every feature.
+    projection : Projection or None
+        The rows w.
     sigma : float
-        Multiplier of the rows.
-    shape : Shape
-        Shared by both sides.
+        Multiplies rows that are not projected.
+    width : int
+        Width of the rows.
+    is_nonnegative : bool
+        Whether g is known not to be negative.
+    shape : Shape or None
+        Of functions of rows, shared by both sides.
     """
 
-    function: Callable
+    name: str
+    function: Callable | None
     epsilon: float
+    projection: Projection | None
     sigma: float
-    shape: Shape
-    is_positive = False
+    width: int
+    is_nonnegative: bool
+    shape: Shape | None
 
     @property
     def n_features(self):
         """Width of the rows."""
-        return self.shape.n_features
+        return self.width
+
+    @property
+    def is_positive(self):
+        """Whether features are given as logarithms."""
+        return self.function is None
 
     @property
     def n_columns(self):
-        """Number of features; tries a NumPy row if none have been seen before."""
+        """Number of features; tries a NumPy row of a function if none have been seen before."""
+        if self.shape is None:
+            return self.projection.n_projections
         if self.shape.n_columns is None:
             try:
                 self._values(np.ones((1, self.n_features)))
@@ -438,14 +383,30 @@ class FunctionMap(FeatureMap):
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        return _on_scale(self._values(X * self.sigma), f"functions: {self.function!r}")
+        if self.shape is not None:
+            return _on_scale(self._values(X * self.sigma), self.name)
+        products, share = self.projection.multiply(X), math.log(self.n_columns) / 2
+        if self.is_positive:
+            if self.epsilon:
+                least = like(math.log(self.epsilon), products)
+                products = namespace(products).logaddexp(products, least)
+            return Rows(arithmetic(products).subtract(products, share))
+        values, scale = _on_scale(self._values(products), self.name)
+        return Rows(values, scale - share)
 
     def _values(self, rows):
-        features = self.function(rows)
-        self.shape.check(features, rows)
-        features = cast(features, rows.dtype)
-        return features + self.epsilon if self.epsilon else features
+        values = self.function(rows)
+        if self.shape is not None:
+            self.shape.check(values, rows)
+            values = cast(values, rows.dtype)
+        return values + self.epsilon if self.epsilon else values
 
     def exponent_bound(self, X):
-        """Return a bound on the squared norms of rows, or 0 if it is small."""
-        return _bound(X, self.sigma**2)
+        """Return a bound on squared norms of rows, 0 if it is small, or on the logarithms."""
+        stretch = self.sigma**2
+        if self.projection is not None:
+            stretch = float(self.projection.squared_norms.max())
+        if self.is_positive:
+            return math.sqrt(largest_norm2(X)) * math.sqrt(stretch)
+        norm2 = X.shape[-1] * largest_entry(X) ** 2 * stretch
+        return 0.0 if norm2 <= 1e30 else norm2  # which may be NaN

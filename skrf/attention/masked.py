@@ -34,13 +34,13 @@ from .._arrays import (
 )
 from .._sums import Rows, finite, log_sum_exp, scale_keys, scale_queries, transposed
 from .._threads import run_all
-from ._groups import blocks, quotients, side_by_side
+from ._groups import blocks, side_by_side
 
 # Largest estimated relative error of a row computed by products. The estimate is a bound, 100 times
 # too large where errors of features do not add up.
 _TOLERANCE = {"float32": 1e-3, "float64": 1e-11}
 # Terms that underflow are below 1e-38 or 1e-307: beside a sum of this size they do not count.
-_LEAST = {"float32": 1e-25, "float64": 1e-280}
+LEAST = {"float32": 1e-25, "float64": 1e-280}
 _COLUMN_BYTES, _DEVICE_BYTES = 2**18, 2**26  # of columns multiplied at once: larger leave the cache
 _BLOCK_BYTES = 2**22  # of a block of entries
 _LEAST_COLUMNS = 8  # which fill the processor's vectors
@@ -110,19 +110,28 @@ def attend(group, mask, heads, out):
     pieces, n_queries = [], queries.values.shape[-2]
     rest = np.arange(n_queries)
     if mask.products_pay(queries.values.shape[-1], features.values.shape[-1] - 1):
-        sums, is_right = _by_products(features.doubled if mask.is_double else features, mask)
-        rest, done = np.flatnonzero(~is_right), np.flatnonzero(is_right)
-        pieces = [(done, _rows_of(sums, done))] if len(done) else []
+        found, is_right = _by_products(features.doubled if mask.is_double else features, mask)
+        rest, pieces = np.flatnonzero(~is_right), _piece(np.arange(n_queries), found, is_right)
     parts = [rest[block] for block in blocks(len(rest), mask.block_rows)]
     work = partial(_by_entries, features=features, mask=mask)
     results = run_all(work, parts) if group.is_numpy else map(work, parts)
     pieces += chain.from_iterable(results)
-    order = np.concatenate([rows for rows, _ in pieces])
-    result = side_by_side([quotients(sums) for _, sums in pieces], -2)
+    order, *found = zip(*pieces, strict=True)
+    n_lost = 0
+    if features.is_signed:
+        n_lost = sum(_n_lost(rows, sums, features, mask) for rows, sums, _ in pieces)
+    order, found = np.concatenate(order), [side_by_side(parts, -2) for parts in found]
     if np.any(order[1:] < order[:-1]):
-        result = take(result, np.argsort(order), -2)
-    out.put(cast(result, group.dtype))
-    return sum(_n_lost(*piece, features, mask) for piece in pieces) if features.is_signed else 0
+        found = [take(array, np.argsort(order), -2) for array in found]
+    sums, level = found
+    out.put(sums, level + math.log(mask.largest))
+    return n_lost
+
+
+def _piece(rows, found, is_right):
+    """Return the accurate ones of some rows with their sums and log scales, or nothing."""
+    done = np.flatnonzero(is_right)
+    return [(rows[done], *(_rows_of(array, done) for array in found))] if len(done) else []
 
 
 def _n_lost(rows, sums, features, mask):
@@ -150,7 +159,8 @@ def _all_sets(flags):
     return flags.reshape(-1, flags.shape[-1]).all(axis=0)
 
 
-def _name(X):
+def name_of(X):
+    """Return the name of a dtype."""
     return str(X.dtype).rsplit(".", 1)[-1]
 
 
@@ -170,11 +180,11 @@ def _new_rows(features, rows):
 
 
 def _by_products(features, mask):
-    """Return the sums (..., G, L, e + 1) in float64, and on the host which rows are accurate."""
+    """Return sums (..., G, L, e + 1) in float64 with log scales, and which rows are accurate."""
     keys, queries, values = features.keys, features.queries, features.values
     xp, every = namespace(values), slice(0, None)
     top = constant(xp.max(keys.exponents, axis=-2))
-    Q, _ = scale_queries(_new_rows(queries, every), top[..., None, :])
+    Q, _, level = scale_queries(_new_rows(queries, every), top[..., None, :])
     K, _ = scale_keys(_new_rows(keys, every), top)
     Q, K, V = (_contiguous(transposed(array)) for array in (Q, K, values))
     product = mask.multiplier(values, features.heads)
@@ -200,12 +210,12 @@ def _by_products(features, mask):
     sums = side_by_side(list(results), -2)
     is_right = _products_are_right(*map(constant, (sums, Q, K, V)), features.is_signed, mask)
     is_right[: mask.n_extra] = False
-    return cast(transposed(sums), xp.float64), is_right
+    return (cast(transposed(sums), xp.float64), cast(level, xp.float64)), is_right
 
 
 def _products_are_right(sums, Q, K, V, is_signed, mask):
     """Return, on the host, which rows of sums are within the tolerance, for all sets and heads."""
-    xp, tolerance = namespace(sums), _TOLERANCE[_name(sums)]
+    xp, tolerance = namespace(sums), _TOLERANCE[name_of(sums)]
     sizes = xp.max(xp.abs(V), axis=-1, keepdims=True)
     unit = V / xp.where(sizes == 0, like(1.0, V), sizes)
     norms = xp.sqrt((unit * unit) @ transposed(K * K)) * sizes
@@ -219,7 +229,7 @@ def _products_are_right(sums, Q, K, V, is_signed, mask):
         # An output that is small beside its values is as accurate as they allow, as elsewhere.
         largest = xp.maximum(largest, xp.abs(weights))
     is_right = (wrong <= tolerance * largest) & (errors[..., 0, :] <= tolerance * xp.abs(weights))
-    return _all_sets(is_right if is_signed else is_right & (weights >= _LEAST[_name(sums)]))
+    return _all_sets(is_right if is_signed else is_right & (weights >= LEAST[name_of(sums)]))
 
 
 def _usual(values):
@@ -241,12 +251,11 @@ def _contiguous(X):
 
 
 def _by_entries(rows, features, mask):
-    """Return pieces (rows, sums (..., G, n, e + 1) in float64) that cover some rows."""
+    """Return pieces (rows, sums (..., G, n, e + 1) in float64, log scales) that cover some rows."""
     if len(rows) == 1 and features.doubled is features:
-        return [(rows, _row_alone(rows, features, mask))]
-    sums, is_right = _block(rows, features, mask)
-    done, rest = np.flatnonzero(is_right), rows[~is_right]
-    pieces = [(rows[done], _rows_of(sums, done))] if len(done) else []
+        return [(rows, *_row_alone(rows, features, mask))]
+    found, is_right = _block(rows, features, mask)
+    rest, pieces = rows[~is_right], _piece(rows, found, is_right)
     if len(rest):
         is_double = features.doubled is features
         parts = np.array_split(rest, 2) if is_double and len(rest) == len(rows) else [rest]
@@ -275,14 +284,14 @@ def _of_all_heads(entries, mask):
 
 
 def _block(rows, features, mask):
-    """Return the sums of rows on one scale, and on the host which of them are accurate."""
+    """Return sums of rows and log scales, and on the host which of them are accurate."""
     values = features.values
     xp, parts = namespace(values), _key_parts(rows, features, mask)
     exponents = constant(features.keys.exponents)
     top = xp.full_like(exponents[..., 0, :], -np.inf)
     for block in parts:
         top = xp.maximum(top, xp.max(_rows_of(exponents, block), axis=-2))
-    Q, _ = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
+    Q, _, level = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
     shape = (*Q.shape[:-1], values.shape[-1])
     sums, sizes = in_library_of(np.zeros(shape), values), 0.0
     for block in parts:
@@ -298,20 +307,21 @@ def _block(rows, features, mask):
             most = (xp.abs(Q) @ xp.abs(K)) * weights
             sizes = sizes + constant(xp.sum(most, axis=-1))
     sizes = sizes if features.is_signed and parts else constant(sums[..., 0])
-    is_right = to_host(sizes >= _LEAST[_name(values)])
+    is_right = to_host(sizes >= LEAST[name_of(values)])
     if not is_right.all():
         is_right = is_right | ~_sees_a_key(rows, features, mask)
-    return sums, _all_sets(is_right)
+    return (sums, cast(level, xp.float64)), _all_sets(is_right)
 
 
 def _row_alone(rows, features, mask):
-    """Return the sums of a single row, whose pairs have exponents of their own; in float64."""
+    """Return the sums of one row, whose pairs have their own exponents, and its log scale."""
     values, seen = features.values, mask.seen(rows)
     xp, queries = namespace(values), features.queries.map(lambda array: _rows_of(array, rows))
     n_entries = math.prod(queries.values.shape[:-2]) * queries.values.shape[-1]
     parts = _cut(seen, max(1, _BLOCK_BYTES // (8 * n_entries)))
     if not parts:
-        return in_library_of(np.zeros((*queries.values.shape[:-1], values.shape[-1])), values)
+        shape = queries.values.shape[:-1]
+        return [in_library_of(np.zeros((*shape, n)), values) for n in (values.shape[-1], 1)]
     pairs = [_pairs(queries, features.keys.map(lambda X, p=p: _rows_of(X, p))) for p in parts]
     signs, logs = (side_by_side(list(pieces), -1) for pieces in zip(*pairs, strict=True))
     entries = mask.entries(rows, seen, values, features.heads)
@@ -324,7 +334,8 @@ def _row_alone(rows, features, mask):
     level = constant(xp.where(is_used, logs, like(-np.inf, logs)))
     level = finite(xp.max(level, axis=-1, keepdims=True))
     kernel = signs * xp.exp(xp.clip(logs - level, None, _HIGHEST)) * (weights / sizes)
-    return kernel[..., None, :] @ _rows_of(values, seen)[..., None, :, :]
+    sums = kernel[..., None, :] @ _rows_of(values, seen)[..., None, :, :]
+    return sums, level[..., None]
 
 
 def _pairs(queries, keys):

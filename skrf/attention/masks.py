@@ -10,7 +10,8 @@ from .._arrays import is_array_api, to_host
 from .._memory import check_fits
 from .._typing import Array
 from .._validation import check_integer
-from ._masks import GridMask, as_doubles, check_decay, checked_entries, owned
+from ._entries import as_doubles, check_decay, checked_entries, owned
+from ._masks import GridMask
 
 __all__ = ["DecayMask", "ToeplitzMask"]
 

@@ -2,21 +2,22 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
 
-from .._arrays import like, namespace, to_host
+from .._arrays import like, to_host
 from .._estimator import EstimatorBase
 from .._memory import check_fits
 from .._threads import serial_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
-from . import bidirectional, causal, masked
+from . import masked
+from ._entries import owned
 from ._feature_maps import (
     HeadMaps,
+    check_lse,
     fitted,
     ignores_data,
     needs_data,
@@ -25,20 +26,22 @@ from ._feature_maps import (
     rows_of_sets,
 )
 from ._gates import with_gates
-from ._groups import FEATURE_ROWS, Output, for_each, in_order, key_group, sets_of_groups
+from ._groups import FEATURE_ROWS, Attended, KeyGroup, Output, for_each
 from ._inputs import check_flag, check_inputs, check_scale
 from ._judging import (
     AttentionDiagnosis,
     effective_features,
     judged,
+    n_lost_of,
     spread,
     warn_of_cancelled,
     warn_of_collapse,
     warn_of_lost,
 )
-from ._masks import as_mask, owned
-from ._state import AttentionState, state_of_sets, sums_of_sets
+from ._masks import as_mask
+from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
+from .linear import attend_to_all, attend_to_earlier, block_of
 from .masks import DecayMask
 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
@@ -121,7 +124,7 @@ class ApproxKernelAttention(EstimatorBase):
 
     _default_map = OptimalPositiveRF(256)
     _foreign_parameters = {"is_causal": "Pass causal instead."}
-    _causal_step = staticmethod(causal.step)  # skrf.torch has its own
+    _block_of = staticmethod(block_of)  # skrf.torch has its own
 
     def __init__(
         self,
@@ -236,7 +239,7 @@ class ApproxKernelAttention(EstimatorBase):
         scale = check_scale(self.scale, width)
         feature_map = self._default_map if self.feature_map is None else self.feature_map
         given = snapshot((feature_map, scale, self.random_state))
-        drawn = vars(self).get("_drawn", {})
+        drawn = vars(self).setdefault("_drawn", {})  # copies of the operator share it
         if width not in drawn or drawn[width][0] != given:
             prototype = prepared(
                 feature_map,
@@ -249,7 +252,7 @@ class ApproxKernelAttention(EstimatorBase):
                 seed=self._seed,
             )
             prototype = prototype if needs_data(prototype) else prototype.fit_without_data(width)
-            self._drawn = drawn = {**drawn, width: (given, prototype, [HeadMaps(prototype)])}
+            drawn[width] = given, prototype, [HeadMaps(prototype)]
         return drawn[width][1]
 
     def _seed(self, source):
@@ -266,8 +269,8 @@ class ApproxKernelAttention(EstimatorBase):
         return self._seeded[1]
 
     def _maps(self, inputs):
-        """Return the `HeadMaps` of every set of keys."""
-        n_sets, width, n_heads = inputs.k.shape[0], inputs.k.shape[-1], inputs.n_key_heads
+        """Return the `HeadMaps` of sets of keys; if they are fewer, they serve the next in turn."""
+        width = inputs.k.shape[-1]
         prototype = self._prototype(width)
         if hasattr(self, "feature_maps_"):
             shape = _shape_of_fit(inputs)
@@ -281,22 +284,24 @@ class ApproxKernelAttention(EstimatorBase):
                     "feature_map, scale or random_state has changed after fit: call fit(q, k) "
                     "again, or clone the operator to forget the statistics."
                 )
-            return [self._fitted_maps[u % n_heads] for u in range(n_sets)]
+            return self._fitted_maps
         if self.causal:
             if needs_data(prototype):
                 raise ValueError(
                     f"feature_map={self.feature_map!r} needs statistics, and causal attention must "
                     "not take them from its inputs: call fit(q, k) first."
                 )
-            return self._drawn[width][2] * n_sets
+            return self._drawn[width][2]
         if ignores_data(prototype):
-            return self._drawn[width][2] * n_sets
+            return self._drawn[width][2]
 
         def maps_of(rows):
             return HeadMaps(fitted(prototype, *rows))
 
-        # On a device each thread queues work in an order of its own, so stay in this thread.
-        return for_each(maps_of, rows_of_sets(inputs), inputs)
+        rows = rows_of_sets(inputs)
+        if not inputs.is_numpy:  # on a device each thread queues work in an order of its own
+            return [maps_of(own) for own in rows]
+        return for_each(lambda number: maps_of(rows[number]), inputs, is_joint=False)
 
     # ---------------------------------------------------------------- calls
 
@@ -308,7 +313,8 @@ class ApproxKernelAttention(EstimatorBase):
         *,
         key_padding_mask: Array | None = None,
         log_gates: Array | None = None,
-    ) -> Result:
+        return_lse: bool = False,
+    ) -> Any:
         """Return the attention of queries to keys.
 
         Parameters
@@ -329,18 +335,26 @@ class ApproxKernelAttention(EstimatorBase):
             keeps; -inf forgets it, as between two texts. For query i, the weight of key j is
             multiplied by the exponential of the sum of the log gates at positions j + 1 to i that
             are not padding.
+        return_lse : bool, default=False
+            Whether to return the logarithm of the sum of the weights of every query as well, for
+            `merge_attention`. Features must not be negative.
 
         Returns
         -------
-        array of shape (..., L, e)
+        out : array of shape (..., L, e)
             Outputs, in the library and on the device of the inputs. The dtype is float64 if any
             input is float64, float16 or bfloat16 if all inputs are, and float32 otherwise; sums are
             in float32 or better. Rows without any key are 0.
+        lse : array of shape (..., L)
+            With `return_lse`: the logarithm of the estimated sum of weights, -inf without a key. It
+            is in float64 if the outputs are, and in float32 otherwise. Masks count as given, gates
+            from the first position on.
 
         Raises
         ------
         ValueError
-            If shapes do not fit or contents are not finite; the message names the input.
+            If shapes do not fit or contents are not finite; the message names the input. With
+            `return_lse`, also if features may be negative.
         TypeError
             If an input is not made of real numbers, if the inputs belong to different libraries, or
             if `mask` is a LinearOperator and the inputs are not NumPy arrays.
@@ -357,16 +371,18 @@ class ApproxKernelAttention(EstimatorBase):
         maps, n_judged = self._maps(inputs), 0
         if self._is_softmax and inputs.log_gates is None:
             n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0])
-        attended = self._attend(inputs, maps, n_judged=n_judged)
+        check_lse(return_lse, maps)
+        attended = self._attend(inputs, maps, n_judged=n_judged, wants_lse=return_lse)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         if n_judged:
             warn_of_collapse(attended.distances[1])
         elif not maps[0].is_positive:
             warn_of_cancelled(attended.out, inputs.v)
-        return inputs.given_layout(attended.out)
+        out = inputs.given_layout(attended.out)
+        return (out, inputs.given_rows(attended.lse)) if return_lse else out
 
-    def _attend(self, inputs, maps, *, n_judged=0, window=None, state=None):
-        """Return the output, the state after it, lost queries and distances to exact attention.
+    def _attend(self, inputs, maps, *, n_judged=0, window=None, state=None, wants_lse=False):
+        """Return the output, what can continue it, lost queries, and distances to exact attention.
 
         Parameters
         ----------
@@ -379,55 +395,45 @@ class ApproxKernelAttention(EstimatorBase):
         window : int, default=None
             As in `judged`.
         state : AttentionState, default=None
-            The state before the inputs; None if the sums after them are not wanted.
+            The state before the inputs.
+        wants_lse : bool, default=False
+            Whether logarithms of sums of weights are wanted.
         """
         scale, mask = check_scale(self.scale, inputs.k.shape[-1]), None
+        n_queries, n_sets = inputs.q.shape[-2], inputs.k.shape[0]
         if self.mask is not None and not isinstance(self.mask, DecayMask):
-            lengths = inputs.q.shape[-2], inputs.k.shape[-2]
-            given = *lengths, inputs.n_query_heads, self.causal, inputs.q
+            given = n_queries, inputs.k.shape[-2], inputs.n_query_heads, self.causal, inputs.q
             mask = as_mask(self._mask_in_use(), *given)
-        is_joint = before = None
+        before, is_joint, is_double = None, not inputs.is_numpy, False
         if state is not None:
             n_times = 1 if inputs.log_weights is None else inputs.log_weights.shape[-1]
-            before = sums_of_sets(state, inputs, n_times * maps[0].n_features)
-            is_small = inputs.q.shape[-2] * maps[0].n_features <= _JOINT_ENTRIES
-            is_shared = len(maps) > 1 and all(head is maps[0] for head in maps)
-            is_joint = True if is_small and is_shared else None
-        groups = sets_of_groups(inputs, maps, is_joint)
-        whole = None
-        if inputs.is_numpy:
-            whole = np.empty((*inputs.q.shape[:-1], inputs.v.shape[-1]), inputs.q.dtype)
+            before = sums_of_sets(
+                state, inputs, n_times * maps[0].n_features, self._marks(maps, inputs)
+            )
+            is_joint = is_joint or n_queries * maps[0].n_features <= _JOINT_ENTRIES
+            is_double = state.is_double or n_queries == 1  # which costs less than to ask
 
-        def attend(sets):
-            group = key_group(inputs, maps, sets, state is not None and state.is_double)
-            out = Output(None if whole is None else whole[sets] if is_joint is None else whole)
-            after, n_lost, distances = None, 0, np.zeros((2, 3))
+        def attend(number):
+            group = KeyGroup.of(inputs, number, maps, is_double)
+            out, sums = Output(group, wants_lse), None
             if mask is not None:
-                n_lost = masked.attend(group, mask, inputs.heads_of(sets), out)
+                heads = inputs.heads_of(np.arange(n_sets) if number is None else number)
+                n_lost = masked.attend(group, mask, heads, out)
             elif self.causal:
-                sums = None if before is None else before.of(sets)
-                after = causal.attend(group, out, sums, self.block_size, self._causal_step)
-                n_lost = _n_lost(group, out, is_causal=True, sums=sums)
+                sums = before if before is None or number is None else before.of(number)
+                n_seen = None if sums is None else sums.top
+                options = self.block_size, self._block_of, state is not None
+                sums = attend_to_earlier(group, out, sums, *options)
+                n_lost = n_lost_of(group, out.zeros(), True, n_seen)
             else:
-                bidirectional.attend(group, out, self.block_size)
-                n_lost = _n_lost(group, out, is_causal=False)
-            if state is not None:
-                after = after, state.is_double or not group.is_usual
-            result = out.joined()
+                attend_to_all(group, out, self.block_size)
+                n_lost = n_lost_of(group, out.zeros(), False)
+            result, distances = out.joined(), 0.0
             if n_judged:
                 distances = judged(group, result, n_judged, scale, self.causal, window)
-            return result, after, n_lost, distances
+            return Attended(result, out.lse(), sums, not group.is_usual, n_lost, distances)
 
-        results, after, n_lost, distances = zip(*for_each(attend, groups, inputs), strict=True)
-        if state is not None:
-            sums, is_double = zip(*after, strict=True)
-            state = state_of_sets(sums, groups, inputs, any(is_double))
-        return SimpleNamespace(
-            out=in_order(list(results), groups) if whole is None else whole,
-            state=state,
-            n_lost=sum(n_lost),
-            distances=sum(distances),
-        )
+        return Attended.of_sets(for_each(attend, inputs, is_joint), is_joint)
 
     # ---------------------------------------------------------------- streaming
 
@@ -461,7 +467,8 @@ class ApproxKernelAttention(EstimatorBase):
         *,
         key_padding_mask: Array | None = None,
         log_gates: Array | None = None,
-    ) -> tuple[Result, AttentionState]:
+        return_lse: bool = False,
+    ) -> tuple:
         """Return causal attention of the next positions, and the state after them.
 
         However a sequence is split into chunks, the result is that of a single call, up to
@@ -477,11 +484,15 @@ class ApproxKernelAttention(EstimatorBase):
             True where a key is ignored.
         log_gates : array-like of shape (n,), (heads, n) or (..., n), default=None
             As in a call.
+        return_lse : bool, default=False
+            Whether to return the logarithms of sums of weights as well, as in a call.
 
         Returns
         -------
         out : ndarray of shape (..., n, e)
             Attention of these positions to all positions so far.
+        lse : array of shape (..., n)
+            With `return_lse`: as in a call, gates counting from the first position of the stream.
         state : AttentionState
             The new state.
 
@@ -495,9 +506,25 @@ class ApproxKernelAttention(EstimatorBase):
         self.init_state()
         inputs = self._checked(q, k, v, key_padding_mask, is_step=True)
         inputs = self._gated(inputs, log_gates)
-        attended = self._attend(inputs, self._maps(inputs), state=state)
+        maps = self._maps(inputs)
+        check_lse(return_lse, maps)
+        attended = self._attend(inputs, maps, state=state, wants_lse=return_lse)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
-        return inputs.given_layout(attended.out), attended.state
+        is_double = state.is_double or attended.is_double
+        out, state = (
+            inputs.given_layout(attended.out),
+            state_after(attended.sums, inputs, is_double, self._marks(maps, inputs)),
+        )
+        return (out, inputs.given_rows(attended.lse), state) if return_lse else (out, state)
+
+    def _marks(self, maps, inputs):
+        """Return numbers that tell these maps from others; kept, because they stay the same."""
+        given, marks = vars(self).get("_marked", (None, ()))
+        if given is not maps:
+            width = inputs.k.shape[-1]
+            marks = tuple(number for head in maps for number in head.mark(width))
+            self._marked = maps, marks
+        return marks
 
     # ---------------------------------------------------------------- inspection
 
@@ -562,8 +589,8 @@ class ApproxKernelAttention(EstimatorBase):
         if self.mask is not None or not maps[0].is_positive:
             effective = []
         else:
-            groups = sets_of_groups(inputs, maps)
-            effective = [effective_features(key_group(inputs, maps, sets)) for sets in groups]
+            numbers = range(len(inputs.k)) if inputs.is_numpy else [None]
+            effective = [effective_features(KeyGroup.of(inputs, n, maps)) for n in numbers]
         effective = [numbers for numbers in effective if numbers is not None]
         effective = np.concatenate(effective) if effective else None
         if not n_judged:
@@ -611,24 +638,3 @@ def _shape_of_fit(inputs):
     """Return the width, and the heads of keys and of queries, which a fit fixes."""
     n_heads = inputs.n_key_heads
     return inputs.k.shape[-1], n_heads, n_heads * inputs.q.shape[1]
-
-
-def _n_lost(group, out, *, is_causal, sums=None):
-    """Return the number of queries whose weights sum to 0 although they see a key.
-
-    Always 0 for a positive map. `sums` are those over the keys of earlier calls, or None.
-    """
-    if group.maps.is_positive or not out.zeros:
-        return 0
-    xp = namespace(group.q)
-    is_key = xp.ones_like(group.k[..., 0]) if group.padding is None else ~group.padding
-    n_keys = np.cumsum(to_host(is_key).astype(int), axis=-1)
-    if is_causal:
-        n_keys = n_keys[..., -group.q.shape[-2] :]  # queries are those of the last positions
-    if sums is not None:
-        n_keys = n_keys + (to_host(sums.top).max(axis=-1, keepdims=True) > -np.inf)
-    n_lost = 0
-    for rows, is_zero in out.zeros:
-        n_seen = n_keys[..., None, rows if is_causal else slice(-1, None)]
-        n_lost += int((to_host(is_zero) & (n_seen > 0)).sum())
-    return n_lost

@@ -65,12 +65,12 @@ class GaussianMap(FeatureMap):
         """Return the map of queries for drawn projections."""
         return cls(affine, drawn, nonlinearity, *nonlinearity.multiplier(drawn))
 
-    @property
+    @cached_property
     def columns_per_projection(self):
         """Number of columns that a projection makes."""
         return self.nonlinearity.columns_per_projection
 
-    @property
+    @cached_property
     def is_positive(self):
         """Whether features are given as logarithms."""
         return self.nonlinearity.is_positive
@@ -136,7 +136,7 @@ class GaussianMap(FeatureMap):
         options = {"keys": self.is_keys, "plain": plain}
         return self.nonlinearity.write(products, row, self.bias, out, **options)
 
-    @property
+    @cached_property
     def _is_wide(self):
         """Whether logarithms are sums of a product, a row term and a column term.
 
@@ -146,7 +146,7 @@ class GaussianMap(FeatureMap):
         is_linear = self.nonlinearity.is_log_linear
         return is_linear and self.columns_per_projection == 1 and is_dense
 
-    @property
+    @cached_property
     def _wide_slope(self):
         """The factor of |x|^2, for rows less their factor."""
         slope = self.nonlinearity.norm_slope + (0.5 if self.affine.is_softmax else 0.0)

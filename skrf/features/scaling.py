@@ -278,6 +278,7 @@ def _ranks(entries, values, ranks):
     values, ranks = like(values, entries), like(ranks, entries)
     if not last:
         return ranks + 0 * entries  # NaN remains NaN
+    entries = xp.clip(entries, values[0], values[last])  # differences of others may overflow
     above = xp.clip(xp.searchsorted(values, entries), 1, last)
     low, high = take(values, above - 1), take(values, above)
     part = xp.clip((entries - low) / (high - low), 0.0, 1.0)

@@ -1,6 +1,7 @@
 """Gradient ascent on batches of sequences: Adam with decoupled weight decay."""
 
 import numpy as np
+from scipy.special import softmax
 
 from .._progress import Progress
 from ._maximum_likelihood import NOT_FINITE, check_finite
@@ -114,6 +115,13 @@ def climb(
     return arrays, history, None
 
 
+def held_out_log_prob(model, validation):
+    """Return the log probability of held-out sequences, given what comes before them."""
+    whole, before = validation
+    total = model.log_prob(whole).sum()
+    return float(total - model.log_prob(before).sum() if before else total)
+
+
 class Watch:
     """What is done after every iteration: a callback, and a score that may end the fit.
 
@@ -123,8 +131,9 @@ class Watch:
         What is learned.
     callback : callable or None
         Called with the model; True ends.
-    validation : list of ndarray or None
-        Sequences whose score chooses the iteration, and ends if it does not rise any more.
+    validation : tuple of list of ndarray or None
+        Sequences whose score chooses the iteration, and ends if it does not rise any more; and
+        their beginnings, given which they are scored.
     """
 
     def __init__(self, free, callback, validation):
@@ -137,7 +146,9 @@ class Watch:
             return False  # a model costs about as much as a gradient
         model, is_worse = self.free.model(arrays), False
         if self.validation is not None:
-            score = float(model.log_prob(self.validation).sum()) / sum(map(len, self.validation))
+            whole, before = self.validation
+            n_symbols = sum(map(len, whole)) - sum(map(len, before))
+            score = held_out_log_prob(model, self.validation) / n_symbols
             if score > max(self.scores, default=-np.inf):
                 self.best = arrays
             self.scores.append(score)
@@ -158,25 +169,47 @@ class FreeArrays:
 
     def __init__(self, first, objective):
         self.first, self.objective = first, objective
-        self._shared = {
-            id(value): value
-            for role, value in first.embeddings.items()
-            if value is not None and (first.table is None or role not in ("emitters", "symbols"))
-        }
-        self.arrays = list(self._shared.values())
+        is_known = first.table is None or (first.data is not None and first.emitter is None)
+        self._shared, self.roles = {}, []
+        for role, value in first.embeddings.items():
+            is_learnt = is_known or role not in ("emitters", "symbols")
+            if value is not None and is_learnt and id(value) not in self._shared:
+                self._shared[id(value)] = value
+                self.roles.append(role)
+        self._allowed = np.isfinite(first.log_start)
+        self.arrays = [*self._shared.values(), *self.rest(np.exp(first.log_start), first.emitter)]
+
+    def rest(self, start, emitter):
+        """Return the arrays that are no embeddings: logs of the start, and emissions."""
+        arrays = []
+        if self.first.learns_start:
+            arrays.append(np.log(np.maximum(start[self._allowed], 1e-300)))
+        return arrays + (emitter.parameters if hasattr(emitter, "pull_back") else [])
 
     def model(self, arrays, dtype=np.float64):
         """Return the model at arrays."""
-        moved = dict(zip(self._shared, arrays, strict=True))
-        given = self.first.embeddings.items()
-        return self.first.moved({role: moved.get(id(value), value) for role, value in given}, dtype)
+        first, rest = self.first, arrays[len(self._shared) :]
+        moved = dict(zip(self._shared, arrays, strict=False))
+        embeddings = {role: moved.get(id(value), value) for role, value in first.embeddings.items()}
+        start = emitter = None
+        if first.learns_start:
+            start = np.zeros(len(self._allowed))
+            start[self._allowed], rest = softmax(rest[0]), rest[1:]
+        if rest:
+            emitter = first.emitter.moved(rest)
+        return first.moved(embeddings, dtype, start, emitter)
 
     def gradients(self, arrays, sequences):
         """Return the log probability of sequences, and its gradients."""
         log_prob, by_role = self.objective(self.model(arrays), sequences)
         given = self.first.embeddings
         roles = ([role for role in given if id(given[role]) == key] for key in self._shared)
-        return log_prob, [sum(by_role[role] for role in sharing) for sharing in roles]
+        found = [sum(by_role[role] for role in sharing) for sharing in roles]
+        if self.first.learns_start:
+            of_start = by_role["start_prob"][self._allowed]
+            shares = softmax(arrays[len(found)])
+            found.append(of_start - shares * of_start.sum())
+        return log_prob, found + by_role.get("emitter", [])
 
     def stepped(self, arrays, batch, adam, rate, decay):
         """Return the log probability of a batch, and the arrays after a step for its symbols."""

@@ -5,17 +5,23 @@ from functools import partial
 
 import numpy as np
 
+from .._kernels import of_recursions
 from .._memory import check_fits
-from ._batches import FreeArrays, Watch, climb
+from .._progress import Progress
+from ._batches import FreeArrays, Watch, climb, held_out_log_prob
+from ._few import FewStates, Tables, joined
 from ._maximum_likelihood import maximize, unpacked
 from ._potentials import add_rows
+from ._rank_space import RankSpace
 from ._recursions import ANY, LEAST
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
+_SCREENED, _FINISHED = 16, 3  # starts of EM, and of them those that are finished
+_LEAST_SHARE = 1e-10  # of probabilities that EM learns, so that none is lost for good
 
 
-def learn(first, sequences, n_init, rng, settings, *, validation, callback):
+def learn(first, sequences, n_init, rng, settings, *, validation, callback, redraw=None):
     """Return a model whose embeddings maximise the likelihood locally, from those of another.
 
     Parameters
@@ -24,16 +30,19 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback):
         Starting point; its feature maps are kept.
     sequences : list of ndarray
         Symbols.
-    n_init : int
+    n_init : int or "screened"
         Number of starts. Those after the first are normal, with the root mean squares of the first.
+        "screened" chooses them among 16 by steps of EM, if these are possible, else it is 1.
     rng : RandomState
         Source of the other starts, and of the order of batches.
     settings : dict
         Parameters of `climb` if there is a ``batch_size``, otherwise of `maximize`.
-    validation : list of ndarray or None
-        Sequences that choose among iterations and starts.
+    validation : tuple or None
+        Sequences that choose among iterations and starts, and what comes before them.
     callback : callable or None
         Called with a model after every iteration; True ends.
+    redraw : callable, default=None
+        Returns other emissions for a start.
 
     Returns
     -------
@@ -47,30 +56,190 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback):
         Why it ended if it did not converge.
     """
     free = FreeArrays(first, gradients)
-    starts, names, n_symbols = [free.arrays], ["fit"], sum(map(len, sequences))
-    if n_init > 1:
-        roots = [np.sqrt(np.mean(np.square(value))) for value in starts[0]]
-        shape = n_init - 1, sum(value.size for value in starts[0])
-        check_fits(8 * math.prod(shape), f"n_init={n_init!r}", "other starts")
-        draws = rng.normal(size=shape)
-        starts += [list(map(np.multiply, roots, unpacked(draw, starts[0]))) for draw in draws]
+    starts, names, n_symbols = [(free, free.arrays)], ["fit"], sum(map(len, sequences))
+    if first.has_few:  # whose passes are known beforehand
+        tell = Progress(settings["verbose"])
+        of_recursions(settings["max_iter"] * n_symbols, tell)
+    is_screened = n_init == "screened" and "batch_size" not in settings and _takes_tables(free)
+    if is_screened:
+        starts = _screened(free, sequences, rng, settings, redraw)
+        names = [f"fit, start {number} of {len(starts)}" for number in range(1, len(starts) + 1)]
+    elif n_init not in (1, "screened"):
+        starts += [(free, arrays) for arrays in _normal_starts(free, n_init - 1, rng)]
         names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
 
-    def ended(arrays, name):
+    def ended(start, name):
+        free, arrays = start
         watch = Watch(free, callback, validation)
         calls = {**settings, "name": name, "callback": watch}
         if "batch_size" in settings:
             arrays, *progress = climb(free, arrays, sequences, rng, **calls)
         else:
             objective = partial(free.gradients, sequences=sequences)
+            calls["is_near"] = is_screened
             arrays, *progress = maximize(objective, arrays, n_symbols, **calls)
-        return arrays if watch.best is None else watch.best, watch.scores, *progress
+        arrays = arrays if watch.best is None else watch.best
+        return free.model(arrays, first.dtype), watch.scores, *progress
 
     # Not by histories, which are empty if a start is already a maximum.
-    judges = sequences if validation is None else validation
+    judges = (sequences, []) if validation is None else validation
     ends = map(ended, starts, names)
-    arrays, *progress = max(ends, key=lambda end: free.model(end[0]).log_prob(judges).sum())
-    return free.model(arrays, first.dtype), *progress
+    return max(ends, key=lambda end: held_out_log_prob(end[0], judges))
+
+
+def _normal_starts(free, number, rng):
+    """Return starts that are normal, with the root mean squares of the first."""
+    embeddings, rest = free.arrays[: len(free.roles)], free.arrays[len(free.roles) :]
+    roots = [np.sqrt(np.mean(np.square(value))) for value in embeddings]
+    shape = number, sum(value.size for value in embeddings)
+    check_fits(8 * math.prod(shape), f"n_init={number + 1!r}", "other starts")
+    draws = rng.normal(size=shape)
+    return [[*map(np.multiply, roots, unpacked(draw, embeddings)), *rest] for draw in draws]
+
+
+# ---------------------------------------------------------------- expectation maximisation
+#
+# Where embeddings are wide enough for any tables, steps of EM go over the tables themselves.
+
+
+def _takes_tables(free):
+    """Return whether embeddings can hold any tables of transitions and emissions."""
+    first = free.first
+    is_known = first.table is None or first.data is not None
+    roles = ["states", "targets"]
+    if is_known and first.emission is not None:
+        roles = ["states", "symbols", "targets", "emitters"]
+    is_wide = first.embeddings["states"].shape[1] >= len(first.start)
+    is_exact = first.transition.T is None and (len(roles) == 2 or first.emission.T is None)
+    is_plain = first.is_local and first.start_channel is None and is_exact
+    return is_plain and is_wide and set(roles) == set(free.roles) and first.has_few
+
+
+def _screened(free, sequences, rng, settings, redraw):
+    """Return where EM ends from the best three of 16 starts, half of which prefer to stay."""
+    states, targets = (free.roles.index(role) for role in ("states", "targets"))
+    starts = [free.arrays, *_normal_starts(free, _SCREENED - 1, rng)]
+    progress, ranked = Progress(settings["verbose"]), []
+    for number, arrays in enumerate(starts):
+        if number % 2:
+            arrays[targets] = arrays[states].copy()
+        if number and redraw is not None:
+            arrays[-len(free.first.emitter.parameters) :] = redraw().parameters
+        model = free.model(arrays)
+        tables = model.start, model.transition.R, _emission_of(model)
+        log_prob, tables = _em(model, sequences, min(40, settings["max_iter"]), 0.0, tables)
+        ranked.append((log_prob, number, tables))
+        progress(f"start {number + 1} of {_SCREENED}: log likelihood {log_prob:.6f}")
+    ranked.sort(key=lambda one: (-one[0], one[1]))
+    ends = []
+    for _, number, tables in ranked[:_FINISHED]:
+        n_iter, tol = min(200, settings["max_iter"]), settings["tol"]
+        log_prob, tables = _em(free.first, sequences, n_iter, tol, tables)
+        progress(f"start {number + 1} goes on: log likelihood {log_prob:.6f}")
+        ends.append(_embedded(free, tables))
+    return ends
+
+
+def expectation_maximisation(model, sequences, max_iter, tol):
+    """Return the log likelihood and the tables that steps of EM lead to.
+
+    Parameters
+    ----------
+    model : Model
+        With the exact kernel and few states.
+    sequences : list of ndarray
+        Symbols, or positions.
+    max_iter : int
+        Largest number of steps.
+    tol : float
+        Relative gain below which to stop.
+    """
+    tables = model.start, model.transition.R, _emission_of(model)
+    return _em(model, sequences, max_iter, tol, tables)
+
+
+def _emission_of(model):
+    if model.emitter is not None:
+        return model.emitter
+    return None if model.emission is None else model.emission.R
+
+
+def _em(model, sequences, max_iter, tol, tables):
+    """Return the log likelihood before the last step, and the tables after it."""
+    (start, A, emission), before = tables, -np.inf
+    symbols, starts = joined(sequences)
+    kernels = of_recursions(max_iter * len(symbols))
+    for _ in range(max_iter):
+        with np.errstate(divide="ignore"):
+            few, rows = FewStates(Tables(A), np.log(start)), _rows(model, emission)
+        run = few.run(kernels, (rows, model.weights(rows)), symbols, starts, True)
+        log_prob, (_, (moves, by_symbol, by_start)) = run.log_probs.sum(), run.smoothed(True)
+        if log_prob - before <= tol * abs(log_prob):
+            break
+        before = log_prob
+        if not run.in_logs:
+            moves, by_start = moves * A, by_start * few.start
+        A = _shares(moves, A, model.masks.get("transition"))
+        if model.learns_start:
+            start = _shares(by_start[None], start[None], model.masks.get("start"))[0]
+        if model.emitter is not None:
+            emission = emission.update(by_symbol, model.data)
+        elif model.table is None or model.data is not None:
+            counts = by_symbol
+            if model.data is not None:
+                counts = np.zeros((model.base.n_symbols + 1, len(start)))
+                add_rows(counts, model.data % len(counts), by_symbol)
+            emission = _shares(counts[:-1].T, emission, model.masks.get("emission"))
+    return float(log_prob), (start, A, emission)
+
+
+def _rows(model, emission):
+    """Return log likelihoods of all states at symbols, or at positions."""
+    if model.emitter is not None:
+        rows = emission.log_likelihood(model.data)
+    elif model.table is not None and model.data is None:
+        return model.table
+    else:
+        rows = np.vstack([np.log(emission).T, np.zeros(len(emission))])
+        if model.data is not None:
+            rows = rows[model.data]
+    return rows if model.allowed is None else np.where(model.allowed, rows, -np.inf)
+
+
+def _shares(counts, before, mask):
+    """Return counts as shares of their rows: at least a little, or 0 where it is forbidden."""
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(counts, totals, out=before.copy(), where=totals > 0)
+    shares = np.maximum(shares, _LEAST_SHARE)
+    if mask is not None:
+        shares[~np.broadcast_to(mask, shares.shape)] = 0.0
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
+def _embedded(free, tables):
+    """Return what is learned, and arrays, of a model whose tables these are."""
+    start, A, emission = tables
+    width = free.first.embeddings["states"].shape[1]
+    by_role = dict(zip(("states", "targets"), _factors(A, width), strict=True))
+    if "symbols" in free.roles:
+        by_role |= zip(("emitters", "symbols"), _factors(emission, width), strict=True)
+    arrays = [by_role[role] for role in free.roles] + free.rest(start, emission)
+    if free.first.emitter is not None and not hasattr(emission, "pull_back"):
+        first = free.first  # whose emissions gradients do not move
+        free = FreeArrays(first.moved(first.embeddings, first.dtype, emitter=emission), gradients)
+    return free, arrays
+
+
+def _factors(shares, width):
+    """Return embeddings whose products are the logs of shares, but for constants of rows."""
+    is_allowed = shares > 0
+    logs = np.log(np.maximum(shares, _LEAST_SHARE))
+    logs -= np.mean(logs, axis=1, keepdims=True, where=is_allowed)
+    logs[~is_allowed] = 0.0
+    left, sizes, right = np.linalg.svd(logs, full_matrices=False)
+    roots = np.sqrt(sizes[:width])
+    sides = left[:, :width] * roots, right[:width].T * roots
+    return [np.pad(side, ((0, 0), (0, width - len(roots)))) for side in sides]
 
 
 def gradients(model, sequences):
@@ -85,6 +254,10 @@ def gradients(model, sequences):
     parts = [(model.start_channel, counts[:2]), (model.transition, counts[2:])]
     if model.table is None:  # otherwise nothing is learned about emissions
         parts.append((model.emission, _emission_counts(model, of_symbols)))
+    elif model.data is not None and model.emitter is None:
+        of_data = np.zeros((len(model.start), model.base.n_symbols + 1))
+        add_rows(of_data.T, model.data % of_data.shape[1], of_symbols[:, :-1].T)
+        parts.append((model.emission, _emission_counts(model.base, of_data)))
     by_role = dict.fromkeys(model.embeddings, 0.0)
     for channel, of in parts:
         if channel is not None:
@@ -92,15 +265,19 @@ def gradients(model, sequences):
             pulled = channel.pull_back(*tables, *of)
             for role, gradient in zip(channel.roles, pulled, strict=True):
                 by_role[role] += gradient
+    if model.learns_start:
+        by_role["start_prob"] = counts[0]
+    if hasattr(model.emitter, "pull_back"):
+        by_role["emitter"] = model.emitter.pull_back(of_symbols[:, :-1].T, model.data)
     return float(log_prob), by_role
 
 
 # `gradients` adds up expected counts given all symbols: of a state with a symbol, the last of which
 # is `ANY`, of a state with the feature it leaves through, and of a feature with the state it leads
 # to; the latter two for the start and for transitions, of which a corrected channel has counts of
-# its own. They are bounded by the number of symbols, however small the underlying probabilities
-# are. With the exact kernel there is nothing to learn about the way from a feature to a state, so
-# its counts are 0.
+# its own, and a given start those of first states. They are bounded by the number of symbols,
+# however small the underlying probabilities are. With the exact kernel there is nothing to learn
+# about the way from a feature to a state, so its counts are 0.
 
 
 def _all_counts(model, sequences, repeats):
@@ -115,6 +292,11 @@ def _all_counts(model, sequences, repeats):
 
 def _counts_of(model, batch, repeats):
     """Yield log probabilities and expected counts that add up to those of some sequences."""
+    run = model.run(batch) if (repeats == 1).all() else None
+    # Counts of logarithms know nothing of features.
+    if run is not None and (model.transition.T is None or not run.in_logs):
+        yield _counts_of_few(model, run)
+        return
     if not model.in_logs:
         with np.errstate(over="ignore", invalid="ignore"):
             log_prob, counts = _counts(model, batch, repeats)
@@ -132,17 +314,34 @@ def _counts_of(model, batch, repeats):
         yield repeats[0] * log_prob, [repeats[0] * array for array in counts]
 
 
+def _counts_of_few(model, run):
+    """Return the log probability and expected counts of a pass."""
+    log_prob, (_, (moves, of_symbols, by_start)) = run.log_norms.sum(), run.smoothed(counts=True)
+    move = model.transition
+    by_R = moves if run.in_logs else move.R * move.gather(moves)
+    by_T = np.zeros(()) if move.T is None else move.T * (move.R.T @ moves)
+    of_start = _start_counts(model, by_start)
+    if run.in_logs:
+        of_start = [by_start if model.start_channel is None else by_start[None], np.zeros(())]
+    counts = np.zeros((len(model.start), model.n_symbols + 1))
+    counts[:, : len(of_symbols)] = of_symbols.T
+    return log_prob, [counts, *of_start, by_R, by_T]
+
+
 def _no_counts(model):
     """Return zeros for counts of symbols, of starts (0-D if they are given) and of transitions."""
     shape, first = (len(model.start), model.n_symbols + 1), model.start_channel
-    of_start = [np.zeros(()), np.zeros(())] if first is None else first.no_counts()
+    of_start = [np.zeros(shape[0]), np.zeros(())] if first is None else first.no_counts()
     return [np.zeros(shape), *of_start, *model.transition.no_counts()]
 
 
 def _counts(model, batch, repeats):
     """Return the log probability and expected counts of sequences, from products of matrices."""
-    move, first = model.transition, model.start_channel
-    counts, *of_start, by_R, by_T = _no_counts(model)
+    move = model.transition
+    if (rank := RankSpace.of(model, batch)) and rank.filter(keeps=True):
+        counts, by_start, *of_moves = rank.counts(repeats)
+        return np.dot(rank.log_probs, repeats), [counts, *_start_counts(model, by_start), *of_moves]
+    counts, *_, by_R, by_T = _no_counts(model)
     by_start = np.zeros(len(model.start))
     steps = list(model.filtered_together(batch))
     for earlier, ahead, weighed, symbols, posteriors in _backward(model, steps, repeats):
@@ -154,12 +353,17 @@ def _counts(model, batch, repeats):
                 by_T += (earlier @ move.R).T @ weighed
         add_rows(counts.T, symbols % counts.shape[1], posteriors)  # `ANY` is the last column
     of_moves = [move.R * by_R, by_T if move.T is None else move.T * by_T]
-    if first is not None:
-        of_start[0] = first.R * first.gather(by_start)
-        if first.T is not None:
-            of_start[1] = first.T * np.outer(first.R[0], by_start)
     log_prob = sum(np.dot(log_norms, repeats[: len(log_norms)]) for _, _, log_norms in steps)
-    return log_prob, [counts, *of_start, *of_moves]
+    return log_prob, [counts, *_start_counts(model, by_start), *of_moves]
+
+
+def _start_counts(model, by_start):
+    """Return expected counts of the start's channel, given those of states divided by it."""
+    first = model.start_channel
+    if first is None:
+        return [model.start * by_start, np.zeros(())]
+    by_T = np.zeros(()) if first.T is None else first.T * np.outer(first.R[0], by_start)
+    return [first.R * first.gather(by_start), by_T]
 
 
 def _log_counts(model, sequence):
@@ -171,6 +375,7 @@ def _log_counts(model, sequence):
     add_rows(counts.T, sequence % counts.shape[1], np.array(posteriors))
     if move.pair in of_pairs:  # not in a sequence of one symbol
         of_moves = move.counts_of(of_pairs[move.pair])
+    of_start[0] = posteriors[0]
     if first is not None:
         states = np.arange(len(model.start))
         of_start = first.counts_of(first.pair.counts(0 * states, states, posteriors[0]))

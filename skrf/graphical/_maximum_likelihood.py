@@ -25,7 +25,7 @@ _ENDS = {  # by the status of the optimiser; None if it met a value that is not 
 }
 
 
-_STOPPED = 99  # status of the optimiser after a callback
+_STOPPED, _NO_STEP = 99, 2  # status of the optimiser after a callback, and a failed line search
 
 
 class MaximumLikelihood(EstimatorBase):
@@ -84,7 +84,9 @@ class MaximumLikelihood(EstimatorBase):
     def _limits(self):
         """Check the parameters, and return those of `maximize`."""
         self._validate_params()
-        whole = check_integer("max_iter", self.max_iter)  # scikit-learn takes True for 1
+        whole = self.max_iter
+        if whole is not None:
+            whole = check_integer("max_iter", whole)  # scikit-learn takes True for 1
         return {"max_iter": whole, "tol": self.tol, "verbose": self.verbose}
 
     def _commit(self, draft, learnt, history, trouble, stacklevel=3):
@@ -112,7 +114,16 @@ def unpacked(vector, arrays):
 
 
 def maximize(
-    objective, arrays, n_samples, *, max_iter, tol, verbose=False, name="fit", callback=None
+    objective,
+    arrays,
+    n_samples,
+    *,
+    max_iter,
+    tol,
+    verbose=False,
+    name="fit",
+    callback=None,
+    is_near=False,
 ):
     """Return where L-BFGS ends, the log likelihoods on the way, and what went wrong.
 
@@ -134,6 +145,8 @@ def maximize(
         Prefix of these lines.
     callback : callable, default=None
         Called with the arrays after every iteration; True ends.
+    is_near : bool, default=False
+        Whether the start may be a maximum already, so that a failed line search says no more.
 
     Returns
     -------
@@ -173,6 +186,8 @@ def maximize(
     except FloatingPointError:
         status = None
     trouble = None
+    if is_near and status == _NO_STEP:
+        status, history = 0, history or [objective(arrays)[0]]
     if status not in (0, _STOPPED):
         trouble = _ENDS[status].format(max_iter=max_iter, tol=tol, n_iter=len(history))
     return unpacked(reached[0], arrays), history, trouble

@@ -8,15 +8,20 @@ the exact kernel the features are the right states: R holds the probabilities, a
 """
 
 import copy
+from bisect import bisect
+from collections import deque
 from functools import cached_property, partial
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.utils import gen_batches
 
-from .._sums import LogMatrix, differences, log_product, log_sum_exp
+from .._kernels import of_recursions, plain
+from .._memory import check_fits
+from .._sums import LogMatrix, differences, finite, log_product, log_sum_exp
 from ._belief_propagation import ANY, BeliefPropagation
 from ._corrections import Corrected
+from ._few import FewStates, joined
 from ._potentials import (
     Dense,
     LowRank,
@@ -27,8 +32,11 @@ from ._potentials import (
     pull_back,
     rounding_of_logs,
 )
+from ._rank_space import RankSpace
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
+_MOST_FEW = 128  # states up to which loops beat products with vectors
+_ROUNDING = 1e-10  # of posteriors, relative, after the products of long sequences
 _BLOCK_ENTRIES = 2**22  # pairs of states held at once
 # Smaller sums are computed in log space, because what has underflowed may be a share of them.
 LEAST = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-26}
@@ -53,14 +61,18 @@ class Channel:
         Whether every left state's values are divided by their sum.
     dtype : numpy.dtype
         Type of R and T; their logarithms are float64.
+    mask : ndarray of bool, default=None
+        Which pairs are allowed, for the exact kernel.
     """
 
-    def __init__(self, maps, embeddings, roles, is_normalised, dtype):
+    def __init__(self, maps, embeddings, roles, is_normalised, dtype, mask=None):
         self.maps, self.roles, self.is_normalised = maps, roles, is_normalised
         self.is_double = dtype == np.float64
         left, right = (embeddings[role] for role in roles)
         if not maps.sides:
             logs, self.log_T, self.T = left @ right.T, None, None
+            if mask is not None:
+                logs[~mask] = -np.inf
         else:
             left, right = map(log_features, maps.sides, (left, right))
             log_sums = log_sum_exp(right, axis=0)
@@ -219,11 +231,29 @@ class Model:
         recursions are then those of the log space.
     dtype : numpy.dtype, default=float64
         Type of probabilities; sums over a sequence are float64.
+    masks : dict of str to ndarray of bool, default=()
+        What is allowed of "transition", "start" and "emission".
+    emitter : object, default=None
+        Emissions of rows in place of symbols, such as `GaussianEmissions`.
+    learns_start : bool, default=False
+        Whether `fit` learns `given_start`.
     """
 
-    def __init__(self, embeddings, maps, given_start, is_local, dtype=np.float64):
+    def __init__(
+        self,
+        embeddings,
+        maps,
+        given_start,
+        is_local,
+        dtype=np.float64,
+        *,
+        masks=(),
+        emitter=None,
+        learns_start=False,
+    ):
         self.embeddings, self.maps, self.given_start = embeddings, maps, given_start
-        self.is_local = is_local
+        self.is_local, self.emitter, self.learns_start = is_local, emitter, learns_start
+        self.masks = masks = dict(masks)
         self.dtype = dtype = np.dtype(dtype)
         move, emit = maps
         shared = is_local, dtype
@@ -231,41 +261,40 @@ class Model:
         if self.in_logs:
             self.transition = CorrectedChannel(move, embeddings, ("states", "targets"))
         else:
-            self.transition = Channel(move, embeddings, ("states", "targets"), *shared)
-        self.emission = self.table = None
+            roles = "states", "targets"
+            self.transition = Channel(move, embeddings, roles, *shared, masks.get("transition"))
+        self.emission = self.table = self.base = self.data = self.allowed = None
         if emit is not None:
-            self.emission = Channel(emit, embeddings, ("emitters", "symbols"), *shared)
+            roles = "emitters", "symbols"
+            self.emission = Channel(emit, embeddings, roles, *shared, masks.get("emission"))
         self.start_channel = None
         if embeddings["start_embedding"] is None:
             with np.errstate(divide="ignore"):
                 self.log_start = np.log(given_start)
         else:
-            self.start_channel = Channel(move, embeddings, ("start_embedding", "targets"), *shared)
+            roles, mask = ("start_embedding", "targets"), masks.get("start")
+            mask = None if mask is None else mask[None]
+            self.start_channel = Channel(move, embeddings, roles, *shared, mask)
             self.log_start = self.start_channel.log_values()[0]
         self.start = np.exp(self.log_start).astype(dtype, copy=False)
         n = len(embeddings["states"])
+        # A step predicts every state with a share of the least transition or more, and loses about
+        # the least number. Where that may be much of the square of the share, it may outgrow the
+        # rest some symbols later: a step then loses up to `floor`, and filters also track what
+        # there would be without this loss.
+        self.floor = 0.0
+        if not self.in_logs and self.transition.least() < np.log(LEAST[dtype]) / 2:
+            self.floor = float(self.transition.R.size * np.finfo(dtype).tiny)
         # Sums of a state's emissions over all symbols: 1 if emissions are normalised.
-        self.log_totals = np.zeros(n)
+        self.log_totals, self._log_emissions = np.zeros(n), None  # one symbol per row
         if self.emission is None:
             return
         if not is_local:
             self.log_totals = log_sum_exp(self.emission.log_R)
-        self._log_emissions = None  # one symbol per row
         if n * self.n_symbols <= _EMISSION_ENTRIES:
             every = np.append(np.arange(self.n_symbols), ANY)
             self._log_emissions = self._make_log_emissions(every)
-            self._kept_weights = self._weights(self._log_emissions)
-        self._set_floor(self.emission.least())
-
-    def _set_floor(self, least_emission):
-        # Shares of a posterior are at least of the size of the least values. If that is beyond the
-        # range of floats, what has underflowed may outgrow the rest some symbols later: a step then
-        # loses up to `floor`, and filters also track what there would be without this loss.
-        self.floor = 0.0
-        if self.in_logs:
-            return
-        if self.transition.least() + least_emission < np.log(LEAST[self.dtype]):
-            self.floor = float(self.transition.R.size * np.finfo(self.dtype).tiny)
+            self._kept_weights = self.weights(self._log_emissions)
 
     @property
     def n_symbols(self):
@@ -278,13 +307,31 @@ class Model:
         Symbols are then the numbers of positions.
         """
         if table is None:
-            if self.table is None:
-                return self
-            return Model(self.embeddings, self.maps, self.given_start, self.is_local, self.dtype)
+            return self if self.base is None else self.base
         model = copy.copy(self)
+        model.base = self.given(None)
         model.table = model._log_emissions = table
-        model._kept_weights = model._weights(table)
-        model._set_floor(float((table - table.max(axis=1, keepdims=True)).min()))
+        model._kept_weights = model.weights(table)
+        return model
+
+    def observing(self, data, allowed=None):
+        """Return the model with what was observed at every position in place of symbols.
+
+        Parameters
+        ----------
+        data : ndarray
+            Rows for an emitter, or symbols.
+        allowed : ndarray of bool of shape (n_positions, n_states), default=None
+            What is known of the states.
+        """
+        if self.emitter is None:
+            table = self.log_emissions(data)
+        else:
+            table = self.emitter.log_likelihood(data)
+        if allowed is not None:
+            table = np.where(allowed, table, -np.inf)
+        model = self.given(table)
+        model.data, model.allowed = data, allowed
         return model
 
     def emission_pairs(self, states, symbols):
@@ -293,10 +340,21 @@ class Model:
             return self.table[symbols, states].sum()
         return self.emission.log_pairs(states, symbols)
 
-    def moved(self, embeddings, dtype):
-        """Return the model at other embeddings, with the same maps and log likelihoods."""
-        model = Model(embeddings, self.maps, self.given_start, self.is_local, dtype)
-        return model if self.table is None else model.given(self.table)
+    def moved(self, embeddings, dtype, given_start=None, emitter=None):
+        """Return the model at other embeddings, with the same maps, and the same data if any."""
+        model = Model(
+            embeddings,
+            self.maps,
+            self.given_start if given_start is None else given_start,
+            self.is_local,
+            dtype,
+            masks=self.masks,
+            emitter=self.emitter if emitter is None else emitter,
+            learns_start=self.learns_start,
+        )
+        if self.data is not None:
+            return model.observing(self.data, self.allowed)
+        return model.given(self.table)
 
     def _make_log_emissions(self, symbols):
         emission, is_seen = self.emission, symbols != ANY
@@ -328,7 +386,10 @@ class Model:
         total = after.sum(axis=1, keepdims=True, dtype=np.float64)
         # What has underflowed matters if it may be a share of the little that is left. NaN reports
         # this, and the callers switch to log space.
-        total = np.where(total > LEAST[self.dtype], total, np.nan)
+        least = LEAST[self.dtype]
+        if posterior is None and not self.floor:
+            least = least**0.5  # first states may have no share at all
+        total = np.where(total > least, total, np.nan)
         after *= 1 / total
         if self.floor:
             with np.errstate(over="ignore", invalid="ignore"):  # bounds may grow
@@ -348,17 +409,56 @@ class Model:
         """Return emission values of symbols divided by each largest one, and the logs of these."""
         if self._log_emissions is not None:
             return tuple(weights[symbols] for weights in self._kept_weights)
-        return self._weights(self.log_emissions(symbols))
+        return self.weights(self.log_emissions(symbols))
 
-    def _weights(self, logs):
+    def weights(self, logs):
         """Return exp(logs - top) in the dtype of probabilities, and the row maxima top."""
-        top = logs.max(axis=1)
+        top = finite(logs.max(axis=1))
         weights = np.empty(logs.shape, dtype=self.dtype)
         with np.errstate(over="ignore"):  # of float32, to -inf: e to the power of that is 0
             np.subtract(logs, top[:, None], out=weights, casting="same_kind")
         return np.exp(weights, out=weights), top
 
     # ---------------------------------------------------------------- recursions
+
+    @cached_property
+    def _few(self):
+        """The recursions of few states, or None where there are none."""
+        if self.in_logs or self.dtype != np.float64 or len(self.start) > _MOST_FEW:
+            return None
+        few = FewStates(self.transition, self.log_start)
+        return few if few.is_safe or few.is_exact else None
+
+    @property
+    def may_be_impossible(self):
+        """Whether some symbols may have no probability."""
+        is_masked = self.masks or self.allowed is not None
+        return bool(is_masked or (self.log_start == -np.inf).any())
+
+    @property
+    def has_few(self):
+        """Whether recursions are those of few states."""
+        return self._few is not None
+
+    def _kernels(self, sequences, n_passes=1):
+        """Return the kernels that few states go through, or None for the products below."""
+        if self._few is None or self._log_emissions is None:
+            return None
+        lengths = list(map(len, sequences))
+        kernels = of_recursions(n_passes * sum(lengths))
+        is_wide = len(lengths) > 4 and self._few.is_safe  # products take sequences side by side
+        return None if is_wide and kernels is plain else kernels
+
+    def run(self, sequences, keeps=True, n_passes=1):
+        """Return a pass over sequences by the recursions of few states, or None."""
+        kernels = self._kernels(sequences, n_passes)
+        if kernels is None:
+            return None
+        if keeps:
+            n_rows = sum(map(len, sequences))
+            check_fits(8 * n_rows * len(self.start), f"X with {n_rows} rows", "posteriors")
+        table = self._log_emissions, self._kept_weights
+        return self._few.run(kernels, table, *joined(sequences), keeps)
 
     def field(self, sequence):
         """Return states as a chain with symbols as evidence, for what the recursions underflow."""
@@ -371,13 +471,25 @@ class Model:
 
     def log_prob(self, sequences):
         """Return the log probability of the symbols of every sequence."""
+        if run := self.run(sequences, False):
+            return run.log_probs - self.log_normaliser(sequences)
         order = np.argsort([-len(sequence) for sequence in sequences], kind="stable")
         ordered, totals = [sequences[i] for i in order], np.zeros(len(sequences))
+        if (rank := RankSpace.of(self, ordered)) and rank.filter(keeps=False):
+            totals[order] = rank.log_probs
+            return totals
         for _, _, log_norms in self.filtered_together(ordered):
             totals[order[: len(log_norms)]] += log_norms
         for i in np.flatnonzero(np.isnan(totals)):
             totals[i] = sum(log_norm for _, log_norm in self._log_filtered(sequences[i]))
         return totals - self.log_normaliser(sequences)
+
+    def first_impossible(self, sequence):
+        """Return the first position of a sequence that has no probability."""
+        if run := self.run([sequence], False):
+            return int(np.argmax(run.log_norms == -np.inf))
+        logs = (log_norm for _, log_norm in self._log_filtered(sequence))
+        return next(t for t, log_norm in enumerate(logs) if log_norm == -np.inf)
 
     def log_normaliser(self, sequences):
         """Return the log sums over all symbols and paths of every sequence's length.
@@ -387,7 +499,10 @@ class Model:
         if self.is_local:
             return np.zeros(len(sequences))
         lengths = np.array([len(sequence) for sequence in sequences])
-        log_norms = {t: log_norm for t, _, log_norm in self.past(np.full(lengths.max(), ANY))}
+        every = np.full(lengths.max(), ANY)
+        if run := self.run([every], False):
+            return np.cumsum(run.log_norms)[lengths - 1]
+        log_norms = {t: log_norm for t, _, log_norm in self.past(every)}
         return np.cumsum(list(log_norms.values()))[lengths - 1]
 
     def filtered_together(self, sequences, posterior=None):
@@ -420,6 +535,36 @@ class Model:
             log_norm = log_sum_exp(logs)
             logs = differences(logs, log_norm)
             yield logs, float(log_norm)
+
+    def all_posteriors(self, sequences, filtered=False):
+        """Return the posteriors of all positions given all symbols, or those up to each."""
+        if run := self.run(sequences):
+            return run.posteriors() if filtered else run.smoothed()
+        out = np.empty((sum(map(len, sequences)), len(self.start)), dtype=self.dtype)
+        begin = 0
+        for sequence in sequences:
+            for t, posterior, *_ in (self.past if filtered else self.posteriors)(sequence):
+                out[begin + t] = posterior
+            begin += len(sequence)
+        return out
+
+    def likeliest(self, sequences):
+        """Return the state of largest posterior at every position."""
+        if run := self.run(sequences):
+            return run.kernels.largest_places(run.smoothed(), _ROUNDING)
+        path, begin = np.empty(sum(map(len, sequences)), dtype=int), 0
+        for sequence in sequences:
+            for t, posterior in self.posteriors(sequence):
+                top = posterior.max()
+                path[begin + t] = largest(posterior, top, _ROUNDING * top)
+            begin += len(sequence)
+        return path
+
+    def last_posterior(self, sequence):
+        """Return the posterior of the last position."""
+        if run := self.run([sequence], False):
+            return run.posteriors()[-1]
+        return deque(self.past(sequence), maxlen=1).pop()[1].astype(self.dtype, copy=False)
 
     def posteriors(self, sequence):
         """Yield (t, posterior given all symbols) from the end; segments are filtered twice.
@@ -475,12 +620,14 @@ class Model:
             yield t, posterior[0], log_norms[0]
 
     def viterbi(self, sequences):
-        """Yield the log probability of the most probable path with the symbols, and the path.
+        """Return the log probability of the best path of every sequence, and all paths joined.
 
         The logs of all transitions are kept if there are few. Otherwise products are computed block
         by block from factors that hold the best paths so far, without logs of matrices.
         """
-        n, move = len(self.start), self.transition
+        if kernels := self._kernels(sequences):
+            return self._few.viterbi(kernels, self._log_emissions, *joined(sequences))
+        n, move, logs, paths = len(self.start), self.transition, [], []
         if self.in_logs:
             enter = move.pair.turned.maxima
         elif move.T is None or n**2 <= _BLOCK_ENTRIES:
@@ -497,7 +644,9 @@ class Model:
             path[-1], log_probability = largest_log(best)
             for t in range(len(sequence) - 1, 0, -1):
                 path[t - 1] = pointers[t, path[t]]
-            yield log_probability, path
+            logs.append(log_probability)
+            paths.append(path)
+        return np.array(logs), np.concatenate(paths)
 
     def _entered(self, into, best):
         """Return the log probabilities of the best paths to all states, and their origins."""
@@ -525,12 +674,21 @@ class Model:
         logs += self.log_totals[path[~is_seen]].sum() + self.log_start[path[0]]
         return logs + self.transition.log_pairs(path[:-1], path[1:])
 
-    def sample(self, lengths, rng):
-        """Return symbols and states of sequences, one after the other."""
+    def sample(self, lengths, rng, first=None):
+        """Return symbols and states of sequences, one after the other.
+
+        The first states have the distribution of the start, or another one.
+        """
         ends = np.cumsum(lengths)
         starts, states = ends - lengths, np.empty(ends[-1], dtype=int)
         if self.is_local:  # what follows a state does not matter
-            states[starts] = _by_blocks(self._draw_start, starts, len(self.start), rng)
+            with np.errstate(divide="ignore"):
+                logs = self.log_start if first is None else np.log(first)
+            draw = partial(_draw_from, logs)
+            states[starts] = _by_blocks(draw, starts, len(self.start), rng)
+            if self.transition.T is None and len(lengths) == 1:
+                self._draw_on(states, rng)
+                return self._emitted(states, rng), states
             ordered = starts[np.argsort(-lengths, kind="stable")]
             for t in range(1, lengths.max()):
                 at = ordered[: np.count_nonzero(lengths > t)] + t
@@ -542,11 +700,23 @@ class Model:
                 for some in gen_batches(len(alike), size):
                     drawn = field.sample(len(alike[some]), rng)
                     states[alike[some][:, None] + np.arange(length)] = drawn
-        return self.emission.draw(states, rng), states
+        return self._emitted(states, rng), states
 
-    def _draw_start(self, starts, rng):
-        """Return a first state for every start of a sequence."""
-        return draw_rows(np.tile(self.log_start, (len(starts), 1)), rng)
+    def _emitted(self, states, rng):
+        return (self.emission.draw if self.emitter is None else self.emitter.sample)(states, rng)
+
+    def _draw_on(self, states, rng):
+        """Write successors of the first state of one sequence."""
+        edges = np.cumsum(self.transition.R, axis=1)
+        edges = (edges / edges[:, -1:]).tolist()
+        state, last = states[0], len(edges) - 1
+        for t, point in enumerate(rng.uniform(size=len(states) - 1).tolist(), 1):
+            states[t] = state = min(bisect(edges[state], point), last)
+
+
+def _draw_from(logs, starts, rng):
+    """Return a first state for every start of a sequence."""
+    return draw_rows(np.tile(logs, (len(starts), 1)), rng)
 
 
 def _by_blocks(draw, given, width, rng):

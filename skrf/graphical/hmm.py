@@ -2,15 +2,16 @@
 
 import copy
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 from scipy.special import softmax
+from sklearn.exceptions import NotFittedError
 
 from .._memory import check_fits
 from .._typing import Array, RandomState, Transformer
@@ -25,15 +26,26 @@ from .._validation import (
 )
 from ._batches import Adam, FreeArrays
 from ._corrections import corrected
+from ._emissions import GaussianEmissions, check_covariance_type, check_rows
 from ._evidence import check_lengths, split
 from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
-from ._potentials import as_array, as_generator, check_embeddings, fitted_maps, largest
+from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
 from ._recursions import ANY, LEAST, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
 _LARGEST = 1e130  # largest standard deviation of embeddings
-_ROUNDING = 1e-10  # of posteriors, relative, after the products of long sequences
+_MASKS = ("transition_mask", "start_mask", "emission_mask")
+_SCALE, _WIDTH, _WIDEST = 0.5, 16, 128  # of embeddings that are drawn
+_ELSEWHERE = {  # what is read-only, or hmmlearn's, and what to use
+    **dict.fromkeys(
+        ("startprob_", "transmat_", "emissionprob_", "means_", "covars_"),
+        "KernelHMM.from_tables(startprob, transmat, ...) makes a model of tables",
+    ),
+    "n_states_": "pass states",
+    "n_components": "use n_states_, or states",
+    "monitor_": "use history_ and converged_",
+}
 _TABLE_ENTRIES = 2**24  # limit on the size of transmat_ and emissionprob_
 
 
@@ -67,7 +79,7 @@ class FilterState:
 
 
 class KernelHMM(MaximumLikelihood):
-    r"""A hidden Markov model of categorical symbols with kernel transitions and emissions.
+    r"""A hidden Markov model of symbols or rows of numbers, with kernel transitions and emissions.
 
     The probability of a transition from state z to z' is proportional to exp(x_z . y_z'), and that
     of symbol x in state z to exp(e_z . o_x). With random features a filter step costs O(n_states *
@@ -81,11 +93,26 @@ class KernelHMM(MaximumLikelihood):
 
     Parameters
     ----------
-    states : array-like of shape (n_states, d)
-        Embeddings of the states as the earlier state of a transition.
-    symbols : array-like of shape (n_symbols, d), default=None
-        Embeddings of the symbols. None means that there are none: methods then take
-        ``log_likelihood``, a table for other emissions.
+    states : int or array-like of shape (n_states, d)
+        Number of states, whose embeddings `fit` then draws; or embeddings of the states as the
+        earlier state of a transition.
+    symbols : int or array-like of shape (n_symbols, d), default=None
+        Embeddings of the symbols, or their number if `states` is one; None is then the largest
+        symbol that `fit` sees, plus 1. With embedded states, None means that there are no symbols:
+        methods then take ``log_likelihood``, a table for other emissions.
+    emissions : {"categorical", "gaussian"} or object, default="categorical"
+        "categorical": symbols. "gaussian": rows of numbers, with a normal distribution for every
+        state, which `fit` learns. An object with the methods of `GaussianEmissions` has emissions
+        of any kind.
+    covariance_type : {"diag", "full"}, default="diag"
+        Covariances of "gaussian" emissions.
+    transition_mask : array-like of bool of shape (n_states, n_states), default=None
+        Which transitions are allowed (True); the others have probability 0, also after `fit`. Masks
+        need the exact kernel.
+    start_mask : array-like of bool of shape (n_states,), default=None
+        Which first states are allowed.
+    emission_mask : array-like of bool of shape (n_states, n_symbols), default=None
+        Which symbols a state may emit.
     targets : array-like of shape (n_states, d), default=None
         Embeddings of the states as the later state of a transition; None means `states`, and `fit`
         then learns one array for both.
@@ -94,7 +121,8 @@ class KernelHMM(MaximumLikelihood):
     start_embedding : array-like of shape (d,), default=None
         The first state is drawn as the successor of a state with this embedding.
     start_prob : array-like of shape (n_states,), default=None
-        Distribution of the first state, in place of `start_embedding`; uniform if both are None.
+        Distribution of the first state, in place of `start_embedding`; `fit` keeps it. If both are
+        None it is uniform at first, and learnt by `fit` with ``normalization="local"``.
     feature_map : feature map, "exact" or None, default=None
         A positive feature map for the softmax kernel, or "exact" for the kernel itself. None is
         "exact" where features would save at most half of the time (up to 1,024 states), otherwise
@@ -105,11 +133,12 @@ class KernelHMM(MaximumLikelihood):
         "local" normalises every transition and emission. "global" normalises only the product over
         a sequence of a given length; symbols and states then have no conditional distributions of
         their own.
-    max_iter : int, default=100
+    max_iter : int, default=None
         Maximum number of iterations of `fit`, or of passes over the sequences if it uses batches.
-    tol : float, default=1e-6
+        None means 300 for up to 128 states in float64, otherwise 100.
+    tol : float, default=None
         `fit` stops when the relative gain of the log likelihood falls below this value; it has no
-        effect with batches.
+        effect with batches. None means 1e-8 for up to 128 states in float64, otherwise 1e-6.
     learning_rate : float, default=0.04
         Length of a step on a batch, relative to the usual size of the gradients. In `fit` it falls
         linearly to 0; in `partial_fit` it stays constant.
@@ -119,9 +148,14 @@ class KernelHMM(MaximumLikelihood):
         states and 200,000 words.
     warm_start : bool, default=False
         Whether `fit` continues from the embeddings learned before instead of the given ones.
-    n_init : int, default=1
+    n_init : int or "screened", default=None
         Number of starts of `fit`, of which the best is kept. The first starts from the given
-        embeddings, the others from normal draws with the same root mean square.
+        embeddings, the others from normal draws with the same root mean square. "screened": 16
+        starts, of which half prefer to stay in a state, take 40 steps of expectation maximisation,
+        the best three up to 200 more, and L-BFGS finishes these. That needs the exact kernel,
+        ``normalization="local"``, no batches, roles with embeddings of their own and as wide as
+        there are states (at most 128), and is 1 otherwise. None means "screened" if `states` is a
+        number, as it does for `from_random`, and 1 for given embeddings.
     random_state : int, RandomState instance or None, default=None
         Source of the draw of the features, if the map has no random_state, and of the random
         choices of `fit`: other starts, batches and the validation share.
@@ -144,6 +178,8 @@ class KernelHMM(MaximumLikelihood):
     startprob_, transmat_, emissionprob_ : ndarray
         The tables of a hidden Markov model, computed on access; each may have at most 16,777,216
         entries.
+    means_, covars_ : ndarray of shape (n_states, p) and (n_states, p, p)
+        Means and covariances of Gaussian emissions.
     feature_map_ : dict
         The map used for ``"transition"`` and for ``"emission"``.
 
@@ -167,46 +203,67 @@ class KernelHMM(MaximumLikelihood):
     ((50, 1), (50, 200))
     >>> bool(model.score(X) < 0)
     True
+
+    Two states of a series of numbers, learnt from it alone:
+
+    >>> series = np.concatenate([rng.normal(size=200), 6 + rng.normal(size=200)] * 2)
+    >>> regimes = KernelHMM(2, emissions="gaussian", random_state=0).fit(series)
+    >>> np.sort(regimes.means_[:, 0]).round(1)
+    array([-0.1,  6. ])
     """
 
     _foreign_parameters = {
-        "n_components": "KernelHMM.from_random(n_states, n_symbols) makes a model."
+        "n_components": "The number of states is the first: KernelHMM(n_states)."
     }
     _parameter_constraints = {
         "normalization": [StrOptions({"local", "global"})],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left"), StrOptions({"screened"}), None],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
         "warm_start": ["boolean"],
         "random_state": ["random_state"],
-        **MaximumLikelihood._parameter_constraints,
     }
-    _arrays = (*_ROLES, "start_prob")
+    _parameter_constraints = MaximumLikelihood._parameter_constraints | _parameter_constraints
+    _arrays = (*_ROLES, "start_prob", *_MASKS)
     # Not get_params, which reads the signature on each call: every filter step comes through here.
-    _settings = property(attrgetter("feature_map", "normalization", "random_state"))
+    _settings = property(
+        attrgetter("feature_map", "normalization", "random_state", "emissions", "covariance_type")
+    )
 
     def __init__(
         self,
-        states: Array,
-        symbols: Array | None = None,
+        states: int | Array,
+        symbols: int | Array | None = None,
         *,
+        emissions: Any = "categorical",
+        covariance_type: Literal["diag", "full"] = "diag",
+        transition_mask: Array | None = None,
+        start_mask: Array | None = None,
+        emission_mask: Array | None = None,
         targets: Array | None = None,
         emitters: Array | None = None,
         start_embedding: Array | None = None,
         start_prob: Array | None = None,
         feature_map: Transformer | Literal["exact"] | None = None,
         normalization: Literal["local", "global"] = "local",
-        max_iter: int = 100,
-        tol: float = 1e-6,
+        max_iter: int | None = None,
+        tol: float | None = None,
         learning_rate: float = 0.04,
         weight_decay: float = 0.0,
         warm_start: bool = False,
-        n_init: int = 1,
+        n_init: int | Literal["screened"] | None = None,
         random_state: RandomState = None,
         verbose: int = False,
     ) -> None:
         self.states = states
         self.symbols = symbols
+        self.emissions = emissions
+        self.covariance_type = covariance_type
+        self.transition_mask = transition_mask
+        self.start_mask = start_mask
+        self.emission_mask = emission_mask
         self.targets = targets
         self.emitters = emitters
         self.start_embedding = start_embedding
@@ -225,8 +282,8 @@ class KernelHMM(MaximumLikelihood):
     def __repr__(self, N_CHAR_MAX=700):
         """Return the parameters that were given, with shapes in place of arrays."""
         short = copy.copy(self)
-        for name in (*_ROLES, "start_prob"):
-            if getattr(self, name) is not None:
+        for name in self._arrays:
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), Integral):
                 setattr(short, name, _Shape(getattr(self, name)))
         return super(KernelHMM, short).__repr__(N_CHAR_MAX)
 
@@ -274,7 +331,98 @@ class KernelHMM(MaximumLikelihood):
         sizes = dict.fromkeys(("states", "targets", "emitters"), n_states) | {"symbols": n_symbols}
         with naming("n_states, n_symbols or width"):
             embeddings = {role: scale * rng.normal(size=(n, width)) for role, n in sizes.items()}
-        return cls(**embeddings, random_state=draw_seed(rng), **params)
+        given = {"n_init": "screened", "random_state": draw_seed(rng), **params}
+        return cls(**embeddings, **given)
+
+    @classmethod
+    def from_tables(
+        cls,
+        startprob: Array,
+        transmat: Array,
+        emissionprob: Array | None = None,
+        *,
+        means: Array | None = None,
+        covars: Array | None = None,
+        **params: Any,
+    ) -> Self:
+        """Return the model of given tables, such as those of hmmlearn; zeros stay 0 in `fit`.
+
+        Parameters
+        ----------
+        startprob : array-like of shape (n_states,)
+            Distribution of the first state, which `fit` learns.
+        transmat : array-like of shape (n_states, n_states)
+            Distributions of the next state.
+        emissionprob : array-like of shape (n_states, n_symbols), default=None
+            Distributions of the symbols.
+        means : array-like of shape (n_states, p), default=None
+            Means of normal emissions, in place of `emissionprob`.
+        covars : array-like of shape (n_states, p) or (n_states, p, p), default=None
+            Their variances or covariances; these stay diagonal if all are.
+        **params : dict
+            Further parameters of the class.
+
+        Returns
+        -------
+        KernelHMM
+            The model.
+
+        Raises
+        ------
+        ValueError
+            If rows do not hold probabilities, or emissions are given twice or not at all.
+
+        Examples
+        --------
+        >>> from skrf.graphical import KernelHMM
+        >>> left_right = KernelHMM.from_tables(
+        ...     [1.0, 0.0], [[0.9, 0.1], [0.0, 1.0]], [[0.5, 0.5], [0.1, 0.9]]
+        ... )
+        >>> left_right.transmat_.round(3)
+        array([[0.9, 0.1],
+               [0. , 1. ]])
+        >>> left_right.predict([0, 0, 1, 1, 1, 1, 1], algorithm="viterbi")
+        array([0, 0, 1, 1, 1, 1, 1])
+        """
+        start = _check_shares(np.shape(startprob)[:1], "startprob", startprob)
+        n = len(start)
+        moves = _check_shares((n, n), "transmat", transmat)
+        if (emissionprob is None) == (means is None) or (means is None) != (covars is None):
+            raise ValueError("Pass emissionprob, or means and covars, and not both.")
+        with np.errstate(divide="ignore"):
+            # State i is e_i; one more column holds the start, as the successor of that direction.
+            given = {"states": np.eye(n, n + 1), "start_embedding": np.eye(n + 1)[n]}
+            given["targets"] = _finite_logs(np.vstack([moves, start])).T
+            given |= {"transition_mask": moves > 0, "start_mask": start > 0}
+            if emissionprob is not None:
+                shape = n, *np.shape(emissionprob)[1:]
+                shares = _check_shares(shape, "emissionprob", emissionprob)
+                given |= {"emitters": np.eye(n, n + 1), "emission_mask": shares > 0}
+                given["symbols"] = np.pad(_finite_logs(shares).T, ((0, 0), (0, 1)))
+        if means is not None:
+            kind = "full"
+            if np.ndim(covars) == 2 or not np.any(covars * (1 - np.eye(np.shape(covars)[-1]))):
+                kind = "diag"
+            given["emissions"] = GaussianEmissions(means, covars, covariance_type=kind)
+        for name in _MASKS:
+            if name in given and given[name].all():
+                del given[name]
+        return cls(**{"feature_map": "exact", **given, **params})
+
+    def __setattr__(self, name, value):
+        if name in _ELSEWHERE:
+            raise AttributeError(f"{name} cannot be set: {_ELSEWHERE[name]}.")
+        super().__setattr__(name, value)
+
+    @property
+    def n_components(self) -> NoReturn:
+        """There is none: a component is a feature elsewhere in this package."""
+        raise AttributeError(f"n_components is hmmlearn's: {_ELSEWHERE['n_components']}.")
+
+    @property
+    def monitor_(self) -> NoReturn:
+        """There is none, as `history_` and `converged_` say more."""
+        raise AttributeError(f"monitor_ is hmmlearn's: {_ELSEWHERE['monitor_']}.")
 
     # ---------------------------------------------------------------- the model
 
@@ -287,13 +435,97 @@ class KernelHMM(MaximumLikelihood):
         self._validate_params()
         for name in ("states", "symbols"):
             if isinstance(getattr(self, name), Integral):
-                raise ValueError(
-                    f"{name} must hold their embeddings, got {getattr(self, name)!r}. "
-                    "KernelHMM.from_random(n_states, n_symbols) draws them."
+                raise NotFittedError(
+                    f"{name} must hold their embeddings before fit draws them, got "
+                    f"{getattr(self, name)!r}. KernelHMM.from_random(n_states, n_symbols) draws "
+                    "them at once."
                 )
-        embeddings = self._check_embeddings()
-        maps, start = self._make_maps(embeddings), self._start_prob(embeddings)
-        return Model(embeddings, maps, start, self.normalization == "local", self._dtype)
+        emitter = self._emitter()
+        if isinstance(emitter, str):
+            raise NotFittedError(
+                "emissions='gaussian' has no means before fit: call fit, or pass "
+                "GaussianEmissions(means, covars)."
+            )
+        return self._build(self._check_embeddings(), emitter)
+
+    def _build(self, embeddings, emitter):
+        """Return the model of embeddings and emissions."""
+        learns_start = self.start_prob is self.start_embedding is None
+        maps, masks = self._make_maps(embeddings), self._check_masks(embeddings)
+        if masks and any(of is not None and of.sides for of in maps):
+            raise ValueError(
+                f"{', '.join(f'{name}_mask' for name in masks)} needs the kernel itself: pass "
+                f"feature_map='exact', got {self.feature_map!r}."
+            )
+        return Model(
+            embeddings,
+            maps,
+            self._start_prob(embeddings, masks.get("start")),
+            self.normalization == "local",
+            self._dtype,
+            masks=masks,
+            emitter=emitter,
+            learns_start=learns_start and self.normalization == "local",
+        )
+
+    def _emitter(self):
+        """Return the emissions if they are of rows, "gaussian", or None for symbols."""
+        check_covariance_type(self.covariance_type)
+        emissions = self.emissions
+        if isinstance(emissions, str) and emissions == "categorical":
+            return None
+        names = "log_likelihood", "update", "sample", "n_parameters"
+        is_one = not isinstance(emissions, type) and all(hasattr(emissions, name) for name in names)
+        if not is_one and not (isinstance(emissions, str) and emissions == "gaussian"):
+            raise ValueError(
+                "emissions must be 'categorical', 'gaussian' or an object with the methods of "
+                f"GaussianEmissions, got {emissions!r}."
+            )
+        if self.symbols is not None or self.normalization != "local":
+            raise ValueError(
+                f"emissions={emissions!r} needs symbols=None and normalization='local', got "
+                f"normalization={self.normalization!r} and symbols "
+                f"{'None' if self.symbols is None else 'that are given'}."
+            )
+        return emissions
+
+    def _check_masks(self, embeddings):
+        """Return masks by name, each with something allowed in every row."""
+        n, masks = len(embeddings["states"]), {}
+        n_symbols = None if embeddings["symbols"] is None else len(embeddings["symbols"])
+        shapes = {"transition": (n, n), "start": (n,), "emission": (n, n_symbols)}
+        for name, shape in shapes.items():
+            given = getattr(self, f"{name}_mask")
+            if given is None:
+                continue
+            mask = np.array(as_array(f"{name}_mask", given))
+            if mask.dtype != bool or mask.shape != shape:
+                raise ValueError(
+                    f"{name}_mask must hold True or False in shape {shape}, got shape {mask.shape} "
+                    f"of dtype {mask.dtype}."
+                )
+            if not mask.any(axis=-1).all():
+                state = f" of state {int(np.argmin(mask.any(axis=-1)))}" if mask.ndim > 1 else ""
+                raise ValueError(f"{name}_mask allows nothing{state}.")
+            masks[name] = mask
+        return masks
+
+    def _draw_embeddings(self, n_symbols, rng):
+        """Return random embeddings of a number of states, by role."""
+        n = check_integer("states", self.states)
+        for name in ("targets", "emitters", "start_embedding"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} needs embeddings as states, got states={n!r}.")
+        if self.symbols is not None:
+            n_symbols = check_integer("symbols", self.symbols)
+        width = max(_WIDTH, min(n, _WIDEST))
+        sizes = {"states": n, "symbols": n_symbols, "targets": n, "emitters": n}
+        check_fits(8 * width * (3 * n + (n_symbols or 0)), f"states={n!r}", "embeddings")
+        drawn = {
+            role: None if size is None else _SCALE * rng.normal(size=(size, width))
+            for role, size in sizes.items()
+        }
+        return drawn | {"start_embedding": None}
 
     @property
     def _dtype(self):
@@ -325,16 +557,19 @@ class KernelHMM(MaximumLikelihood):
     def _checked(self, name, width=None):
         return check_embeddings(self._own(name), name, width)
 
-    def _start_prob(self, embeddings):
+    def _start_prob(self, embeddings, mask):
         n = len(embeddings["states"])
         if self.start_prob is None:
-            return np.full(n, 1 / n) if self.normalization == "local" else np.ones(n)
+            allowed = np.ones(n) if mask is None else mask.astype(float)
+            return allowed / allowed.sum() if self.normalization == "local" else allowed
         start = as_array("start_prob", self._own("start_prob"), np.float64)
         if start.shape != (n,) or not (start >= 0).all() or not np.isclose(start.sum(), 1):
             raise ValueError(
                 f"start_prob must hold {n} probabilities >= 0 that sum to 1, got shape "
                 f"{start.shape}, sum {start.sum():.6g} and least {start.min(initial=np.inf):.6g}."
             )
+        if mask is not None and start[~mask].any():
+            raise ValueError("start_prob must be 0 where start_mask forbids a state.")
         return start
 
     def _make_maps(self, embeddings):
@@ -343,7 +578,8 @@ class KernelHMM(MaximumLikelihood):
             left = np.vstack([left, embeddings["start_embedding"]])
         seed = draw_seed(self.random_state)
         move = fitted_maps(self.feature_map, left, embeddings["targets"], seed)
-        if move.sides and self.targets is None and self.normalization == "global":
+        is_shared = embeddings["targets"] is embeddings["states"]
+        if move.sides and is_shared and self.normalization == "global":
             move = corrected(move, embeddings["states"])
         if embeddings["symbols"] is None:
             return move, None
@@ -374,12 +610,30 @@ class KernelHMM(MaximumLikelihood):
         self._check_table("emissionprob_", "states", "symbols")
         return np.exp(self._model.emission.log_values())
 
+    @property
+    def means_(self) -> np.ndarray:
+        """Means of Gaussian emissions, of shape (n_states, p)."""
+        return self._of_emitter("means")
+
+    @property
+    def covars_(self) -> np.ndarray:
+        """Covariances of Gaussian emissions, of shape (n_states, p, p)."""
+        return self._of_emitter("covars")
+
+    def _of_emitter(self, name):
+        emitter = self.emissions if self._fitted is None else self._fitted.emitter
+        if not hasattr(emitter, name):
+            raise AttributeError(f"{name}_ is there after a fit with emissions='gaussian'.")
+        return getattr(emitter, name).copy()
+
     def _check_table(self, name, *roles):
         """Raise AttributeError, before anything is computed, if there is no such table."""
         self._check_local(name, AttributeError)
-        if "symbols" in roles and self.symbols is None:
-            raise AttributeError(f"{name} needs symbols, which are None.")
+        if self._fitted is None and isinstance(self.states, Integral):
+            raise AttributeError(f"{name} is there after fit.")
         given = self._check_embeddings() if self._fitted is None else self._fitted.embeddings
+        if "symbols" in roles and given["symbols"] is None:
+            raise AttributeError(f"{name} needs symbols, which are None.")
         shape = [len(given[role]) for role in roles]
         if math.prod(shape) > _TABLE_ENTRIES:
             raise AttributeError(
@@ -454,15 +708,27 @@ class KernelHMM(MaximumLikelihood):
         """Return the model for what was observed, and sequences of symbols or of positions."""
         return _with_sequences(self._model, X, lengths, log_likelihood)
 
-    def score_samples(self, X: Array, lengths: Array | None = None) -> tuple[float, np.ndarray]:
+    def _possible(self, X, lengths, log_likelihood):
+        """Do the same, and raise if there are sequences without any probability."""
+        return _check_possible(*self._sequences(X, lengths, log_likelihood))
+
+    def score_samples(
+        self,
+        X: Array | None = None,
+        lengths: Array | None = None,
+        *,
+        log_likelihood: Array | None = None,
+    ) -> tuple[float, np.ndarray]:
         """Return the log probability of the symbols, and the posterior of every sample.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            Replaces X, as in `score`.
 
         Returns
         -------
@@ -471,52 +737,89 @@ class KernelHMM(MaximumLikelihood):
         posteriors : ndarray of shape (n_samples, n_states)
             The result of `predict_proba`.
         """
-        return self.score(X, lengths), self.predict_proba(X, lengths)
+        model, sequences = self._possible(X, lengths, log_likelihood)
+        if run := model.run(sequences):
+            log_prob = run.log_probs - model.log_normaliser(sequences)
+            return float(log_prob.sum()), run.smoothed()
+        return float(model.log_prob(sequences).sum()), model.all_posteriors(sequences)
 
-    def aic(self, X: Array, lengths: Array | None = None) -> float:
+    def aic(
+        self,
+        X: Array | None = None,
+        lengths: Array | None = None,
+        *,
+        log_likelihood: Array | None = None,
+    ) -> float:
         """Return Akaike's information criterion; lower is better.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            Replaces X, as in `score`.
 
         Returns
         -------
         float
-            -2 `score` + 2 p. The p parameters are the entries of the embeddings, excluding those of
-            `targets` and `emitters` if these are None; the start distribution is given, so it is
-            not a parameter. Wide embeddings have many more entries than the model has free
-            probabilities: in this case, choose the number of states by the `score` of held-out
-            sequences.
+            -2 `score` + 2 p. The p parameters are those of the distributions that embeddings of
+            some width can express, which are fewer than the entries of wide embeddings: with w =
+            min(width, n, m - 1), w (n + m - 1 - w) for n states, and m states or symbols that may
+            follow; n - 1 for the start if `fit` learns it; and what the emissions count. There are
+            never more than entries of embeddings, or than probabilities that masks leave free.
         """
-        return 2.0 * self._n_parameters - 2 * self.score(X, lengths)
+        return 2.0 * self._n_parameters(log_likelihood) - 2 * self.score(
+            X, lengths, log_likelihood=log_likelihood
+        )
 
-    def bic(self, X: Array, lengths: Array | None = None) -> float:
+    def bic(
+        self,
+        X: Array | None = None,
+        lengths: Array | None = None,
+        *,
+        log_likelihood: Array | None = None,
+    ) -> float:
         """Return the Bayesian information criterion; lower is better.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,)
+        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
+        log_likelihood : array-like of shape (n_samples, n_states), default=None
+            Replaces X, as in `score`.
 
         Returns
         -------
         float
-            -2 `score` + p log(n), with p as in `aic` and n the number of symbols that are not
+            -2 `score` + p log(n), with p as in `aic` and n the number of samples that are not
             missing.
         """
-        n_seen = np.count_nonzero(_check_symbols(self._model, X) != ANY)
-        return self._n_parameters * np.log(max(n_seen, 1)) - 2 * self.score(X, lengths)
+        model, sequences = self._sequences(X, lengths, log_likelihood)
+        n_seen = sum(np.count_nonzero(sequence != ANY) for sequence in sequences)
+        if model.data is not None:
+            n_seen -= np.count_nonzero(np.ma.getmaskarray(model.data).all(axis=1))
+        score = float(model.log_prob(sequences).sum())
+        return self._n_parameters(log_likelihood) * np.log(max(n_seen, 1)) - 2 * score
 
-    @property
-    def _n_parameters(self):
-        arrays = self._model.embeddings.values()
-        return sum({id(value): value.size for value in arrays if value is not None}.values())
+    def _n_parameters(self, log_likelihood):
+        model = self._model
+        arrays = {id(value): value for value in model.embeddings.values() if value is not None}
+        n, width = model.embeddings["states"].shape
+        of = [_n_free(n, n, width, model.masks.get("transition"))]
+        if model.emission is not None and log_likelihood is None:
+            of.append(_n_free(n, model.n_symbols, width, model.masks.get("emission")))
+        if model.start_channel is not None:
+            of.append(_n_free(1, n, width, model.masks.get("start")))
+        total = min(sum(of), sum(value.size for value in arrays.values()))
+        if model.learns_start:
+            total += np.count_nonzero(model.masks.get("start", np.ones(n))) - 1
+        if model.emitter is not None and log_likelihood is None:
+            total += model.emitter.n_parameters
+        return total
 
     def predict_proba(
         self,
@@ -548,17 +851,12 @@ class KernelHMM(MaximumLikelihood):
         """
         if filtered:
             self._check_local("filtered=True")
-        (model, sequences), start = self._sequences(X, lengths, log_likelihood), 0
+        model, sequences = self._possible(X, lengths, log_likelihood)
         shape = sum(map(len, sequences)), len(model.start)
         name = "X" if log_likelihood is None else "log_likelihood"
         n_bytes = math.prod(shape) * model.dtype.itemsize
         check_fits(n_bytes, f"{name} with {shape[0]} rows", f"posteriors of {shape[1]} states")
-        out = np.empty(shape, dtype=model.dtype)
-        for sequence in sequences:
-            for t, posterior, *_ in (model.past if filtered else model.posteriors)(sequence):
-                out[start + t] = posterior
-            start += len(sequence)
-        return out
+        return model.all_posteriors(sequences, filtered)
 
     def predict_next(self, X: Array | None = None, state: FilterState | None = None) -> np.ndarray:
         """Return the distribution of the next symbol.
@@ -587,6 +885,8 @@ class KernelHMM(MaximumLikelihood):
         """
         self._check_local("predict_next")
         model = self._model
+        if model.emitter is not None:
+            raise ValueError("predict_next needs symbols, which are None: use forecast.")
         _check_known(model, "predict_next")
         if state is not None and not isinstance(state, FilterState):
             raise TypeError(
@@ -596,22 +896,62 @@ class KernelHMM(MaximumLikelihood):
         if X is not None:
             if state is not None:
                 raise ValueError("Pass X or state, not both.")
-            _, last, _ = deque(model.past(_check_symbols(model, X)), maxlen=1).pop()
-            last = last.astype(model.dtype, copy=False)
+            sequence = _check_symbols(model, X)
+            _check_possible(model, [sequence])
+            last = model.last_posterior(sequence)
             return model.emission.passed(model.transition.passed(last))
         if state is None:
             return model.emission.passed(model.start)
         (posterior, _), _ = _check_state(model, state)
-        _check_shares(posterior, state)
+        _check_posterior(posterior, state)
         shares = model.emission.passed(model.transition.passed(posterior))
         return shares if np.ndim(state.log_prob) else shares[0]
+
+    def forecast(
+        self, X: Array, steps: int = 1
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the distributions of what follows a sequence.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples,) or (n_samples, p)
+            One sequence of symbols, or of rows.
+        steps : int, default=1
+            Number of samples to forecast.
+
+        Returns
+        -------
+        ndarray of shape (steps, n_symbols), or tuple
+            Distributions of symbols. For rows of numbers, the weights of the states (steps,
+            n_states), and means (n_states, p) and covariances (n_states, p, p) of Gaussian
+            emissions; for other emissions the weights alone.
+
+        Examples
+        --------
+        >>> from skrf.graphical import KernelHMM
+        >>> model = KernelHMM.from_random(5, 3, random_state=0)
+        >>> shares = model.forecast([0, 1, 2], steps=4)
+        >>> shares.shape, bool(abs(shares[0] - model.predict_next([0, 1, 2])).max() < 1e-12)
+        ((4, 3), True)
+        """
+        self._check_local("forecast")
+        model, sequences = self._possible(X, None, None)
+        weights = np.empty((check_integer("steps", steps), len(model.start)))
+        last = model.last_posterior(sequences[0])
+        for t in range(len(weights)):
+            weights[t] = last = model.transition.passed(last)
+        if model.emitter is None:
+            return model.emission.passed(weights.astype(model.dtype, copy=False))
+        if not hasattr(model.emitter, "means"):
+            return weights
+        return weights, self.means_, self.covars_
 
     def predict(
         self,
         X: Array | None = None,
         lengths: Array | None = None,
         *,
-        algorithm: Literal["posterior", "viterbi"] = "posterior",
+        algorithm: Literal["posterior", "map", "viterbi"] = "posterior",
         log_likelihood: Array | None = None,
     ) -> np.ndarray:
         """Return the most probable state for each sample; hmmlearn's `predict` uses Viterbi.
@@ -622,7 +962,7 @@ class KernelHMM(MaximumLikelihood):
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        algorithm : {"posterior", "viterbi"}, default="posterior"
+        algorithm : {"posterior", "map", "viterbi"}, default="posterior"
             As in `decode`, where "viterbi" is the default.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
             Replaces X: the log likelihood of every state at every sample, for emissions of any
@@ -633,13 +973,13 @@ class KernelHMM(MaximumLikelihood):
         ndarray of int of shape (n_samples,)
             States.
         """
-        return _decoded(*self._sequences(X, lengths, log_likelihood), algorithm)[1]
+        return _decoded(*self._possible(X, lengths, log_likelihood), algorithm)[0]
 
     def decode(
         self,
         X: Array | None = None,
         lengths: Array | None = None,
-        algorithm: Literal["viterbi", "posterior"] | None = None,
+        algorithm: Literal["viterbi", "posterior", "map"] | None = None,
         *,
         log_likelihood: Array | None = None,
     ) -> tuple[float, np.ndarray]:
@@ -651,10 +991,11 @@ class KernelHMM(MaximumLikelihood):
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        algorithm : {"viterbi", "posterior"} or None, default=None
+        algorithm : {"viterbi", "posterior", "map"} or None, default=None
             "viterbi" or None: the most probable path. It does not factor through features, so this
-            takes time quadratic in the number of states, in blocks of rows. "posterior": the state
-            with the largest posterior at every sample, in linear time.
+            takes time quadratic in the number of states, in blocks of rows. "posterior",
+            or "map" as hmmlearn has it: the state with the largest posterior at every sample, in
+            linear time.
         log_likelihood : array-like of shape (n_samples, n_states), default=None
             Replaces X: the log likelihood of every state at every sample, for emissions of any
             kind.
@@ -676,10 +1017,10 @@ class KernelHMM(MaximumLikelihood):
         >>> states.shape, log_prob >= model.decode(X, algorithm="posterior")[0]
         ((4,), True)
         """
-        model, sequences = self._sequences(X, lengths, log_likelihood)
+        model, sequences = self._possible(X, lengths, log_likelihood)
         algorithm = "viterbi" if algorithm is None else algorithm
-        logs, states = _decoded(model, sequences, algorithm)
-        return float(logs - model.log_normaliser(sequences).sum()), states
+        states, log_joint = _decoded(model, sequences, algorithm)
+        return float(log_joint() - model.log_normaliser(sequences).sum()), states
 
     def filter_step(self, symbol: int | Array, state: FilterState | None = None) -> FilterState:
         """Process the next symbol of one or several streams, in constant memory.
@@ -687,7 +1028,8 @@ class KernelHMM(MaximumLikelihood):
         Parameters
         ----------
         symbol : int or array-like of int of shape (n_sequences,)
-            The next symbol; ``numpy.ma.masked`` and masked entries of an array are missing.
+            The next symbol; ``numpy.ma.masked`` and masked entries of an array are missing. For
+            emissions of rows, the next row, (p,), or those of several streams, (n_sequences, p).
         state : FilterState, default=None
             The result of the previous step; None starts a stream.
 
@@ -699,7 +1041,12 @@ class KernelHMM(MaximumLikelihood):
         self._check_local("filter_step")
         model = self._model
         symbols = symbol if isinstance(symbol, np.ma.MaskedArray) else as_array("symbol", symbol)
-        symbols = _check_symbols(model, np.atleast_1d(symbols), "symbol")
+        is_one = np.ndim(symbol) == (model.emitter is not None)
+        if model.emitter is None:
+            symbols = _check_symbols(model, np.atleast_1d(symbols), "symbol")
+        else:
+            rows = check_rows(symbols[None] if is_one else symbols, _width(model))
+            model, symbols = model.observing(rows), np.arange(len(rows))
         before, log_prob = (), 0.0
         if state is not None:
             before, log_prob = _check_state(model, state)
@@ -708,19 +1055,24 @@ class KernelHMM(MaximumLikelihood):
         posterior, upper, log_norms = model.updated(symbols, *before)
         if np.isnan(log_norms).any():
             if state is not None:
-                _check_shares(before[0], state)
+                _check_posterior(before[0], state)
             raise FloatingPointError(
                 f"The symbol is too unlikely for the filter: less than {LEAST[model.dtype]:.0e} "
                 "of the distribution is left, at once or over several symbols. Score the whole "
                 "sequence instead, or use smaller embeddings."
             )
         log_prob = log_prob + log_norms
-        if np.ndim(symbol) == 0:
+        if is_one:
             return FilterState(posterior[0], float(log_prob[0]), upper)
         return FilterState(posterior, log_prob, upper)
 
     def sample(
-        self, n_samples: int = 1, *, lengths: Array | None = None, random_state: RandomState = None
+        self,
+        n_samples: int = 1,
+        *,
+        lengths: Array | None = None,
+        after: Array | None = None,
+        random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw one sequence, or several concatenated ones.
 
@@ -730,18 +1082,25 @@ class KernelHMM(MaximumLikelihood):
             Length of the sequence.
         lengths : array-like of int, default=None
             Lengths of several sequences, in place of `n_samples`.
+        after : array-like of shape (n_before,) or (n_before, p), default=None
+            A sequence that the draws go on from.
         random_state : int, RandomState instance or None, default=None
             Source of the draws.
 
         Returns
         -------
-        X : ndarray of int of shape (n_samples, 1)
-            Symbols.
+        X : ndarray of int of shape (n_samples, 1), or ndarray of shape (n_samples, p)
+            Symbols, or rows.
         states : ndarray of int of shape (n_samples,)
             States.
         """
-        model, rng = self._model, as_generator(random_state)
-        _check_known(model, "sample")
+        model, rng, first = self._model, as_generator(random_state), None
+        if model.emitter is None:
+            _check_known(model, "sample")
+        if after is not None:
+            self._check_local("after")
+            seen, sequences = self._possible(after, None, None)
+            first = seen.transition.passed(seen.last_posterior(sequences[0]))
         if lengths is None:
             wanted, asked = [check_integer("n_samples", n_samples)], f"n_samples={n_samples!r}"
         else:
@@ -751,8 +1110,8 @@ class KernelHMM(MaximumLikelihood):
         if not model.is_local:  # whose paths are drawn given all that may follow
             n_bytes += 8 * max(wanted) * len(model.start)
         check_fits(n_bytes, asked, "states and symbols")
-        symbols, states = model.sample(np.array(wanted), rng)
-        return symbols[:, None], states
+        symbols, states = model.sample(np.array(wanted), rng, first)
+        return symbols[:, None] if model.emitter is None else symbols, states
 
     def report(
         self, n_states: int = 200, *, random_state: RandomState = None
@@ -795,6 +1154,7 @@ class KernelHMM(MaximumLikelihood):
         lengths: Array | None = None,
         *,
         log_likelihood: Array | None = None,
+        state_mask: Array | None = None,
         batch_size: int | None = None,
         validation: float | tuple | None = None,
         callback: Callable | None = None,
@@ -818,14 +1178,18 @@ class KernelHMM(MaximumLikelihood):
             Replaces X: the log likelihood of every state at every sample, for emissions of any
             kind. Only transitions and the start are learned; update your own emission model with
             the posteriors from `predict_proba`.
+        state_mask : array-like of bool of shape (n_samples, n_states), default=None
+            What is known of the states of some samples: False forbids a state there. Rows are all
+            True where nothing is known.
         batch_size : int, default=None
             Number of sequences per batch. Sequences are shuffled for every pass, and every batch
             makes one step of Adam; with many sequences, this takes far fewer passes. None uses all
             sequences at once, with L-BFGS.
         validation : float or tuple (X, lengths), default=None
-            Share of the sequences, drawn with `random_state`, or other sequences of symbols. They
-            are not trained on; the iteration with the highest score on them is kept, and `fit` ends
-            if that score has not risen for five iterations.
+            Share of the sequences, drawn with `random_state`, or other sequences of symbols. Of a
+            single sequence, the end is held out and scored given the rest. They are not trained on;
+            the iteration with the highest score on them is kept, and `fit` ends if that score has
+            not risen for five iterations.
         callback : callable, default=None
             Called with a fitted copy of this model after every iteration; `fit` ends if it returns
             True.
@@ -857,27 +1221,46 @@ class KernelHMM(MaximumLikelihood):
         >>> len(model.history_), model.validation_history_[-1] > model.validation_history_[0]
         (5, True)
         """
-        settings, n_init = self._limits(), check_integer("n_init", self.n_init)
+        settings, n_init = self._limits(), self.n_init
+        if n_init is None:
+            n_init = "screened" if isinstance(self.states, Integral) else 1
+        n_init = n_init if n_init == "screened" else check_integer("n_init", n_init)
         if batch_size is not None:
-            settings.pop("tol")
-            names = "learning_rate", "weight_decay"
-            settings |= {name: getattr(self, name) for name in names}
             settings["batch_size"] = check_integer("batch_size", batch_size)
         elif self.weight_decay:
             raise ValueError(
                 f"weight_decay={self.weight_decay!r} needs batch_size: without batches nothing "
                 "takes it into account."
             )
-        goes_on = self.warm_start and self._fitted is not None
-        draft = self._draft()
-        first = self._fitted if goes_on else self._draft()._model
-        rng = as_generator(draw_seed(self.random_state))
+        draft, rng = self._draft(), as_generator(draw_seed(self.random_state))
+        if self.warm_start and self._fitted is not None:
+            first, redraw, n_init = self._fitted, None, 1 if n_init == "screened" else n_init
+        else:
+            first, redraw = draft._first(X, log_likelihood, rng)
+        if log_likelihood is not None and first.emitter is not None:
+            raise ValueError(
+                "log_likelihood must be None in fit where emissions are learnt from X."
+            )
+        for name, of_few, others in (("max_iter", 300, 100), ("tol", 1e-8, 1e-6)):
+            if settings[name] is None:
+                settings[name] = of_few if first.has_few else others
+        if batch_size is not None:
+            settings.pop("tol")
+            names = "learning_rate", "weight_decay"
+            settings |= {name: getattr(self, name) for name in names}
         validation = _check_validation(first, validation)
         if log_likelihood is not None and not isinstance(validation, float | None):
             raise ValueError("validation must be a share or None with log_likelihood.")
-        first, sequences = _with_sequences(first, X, lengths, log_likelihood)
-        if isinstance(validation, float):
+        if isinstance(validation, tuple) and first.emitter is not None:
+            X, lengths, validation = _joined_rows(first, X, lengths, validation)
+        first, sequences = _with_sequences(first, X, lengths, log_likelihood, state_mask)
+        if isinstance(validation, int):  # sequences that come last
+            sequences, validation = sequences[:-validation], (sequences[-validation:], [])
+        elif isinstance(validation, float):
             sequences, validation = _held_out(sequences, validation, rng)
+        elif validation is not None:
+            validation = _check_sequences(first, *validation), []
+        _check_possible(first, sequences)
 
         def call(model):
             return callback(draft_of(self)._take(model.given(None)))
@@ -890,11 +1273,35 @@ class KernelHMM(MaximumLikelihood):
             settings,
             validation=validation,
             callback=callback and call,
+            redraw=redraw,
         )
         if validation is not None:
             draft.validation_history_ = scores
         vars(draft).pop("_adam", None)
         return self._commit(draft._take(learned.given(None)), {}, *progress)
+
+    def _first(self, X, log_likelihood, rng):
+        """Return the model that `fit` starts from, and what draws other emissions, or None."""
+        self._validate_params()
+        emitter, redraw, has_states = self._emitter(), None, not isinstance(self.states, Integral)
+        embeddings = self._check_embeddings() if has_states else None
+        if isinstance(emitter, str):
+            if X is None:
+                raise ValueError("X must hold rows for emissions='gaussian', got None.")
+            n = len(embeddings["states"]) if has_states else check_integer("states", self.states)
+            rows = check_rows(X)
+            if len(rows) < n:
+                raise ValueError(f"X must have a row for each of {n} states, got {len(rows)} rows.")
+            redraw = partial(GaussianEmissions._of_data, n, rows, self.covariance_type, rng)
+            emitter = redraw()
+        if has_states and redraw is None:
+            return self._model, None
+        if not has_states:
+            n_symbols = None
+            if emitter is None and log_likelihood is None and self.symbols is None:
+                n_symbols = max(int(_check_integers(X, "X").max()), 0) + 1
+            embeddings = self._draw_embeddings(n_symbols, rng)
+        return self._build(embeddings, emitter), redraw
 
     def partial_fit(self, X: Array, lengths: Array | None = None) -> Self:
         """Take one step of Adam on some sequences, starting from what was learned before.
@@ -920,7 +1327,8 @@ class KernelHMM(MaximumLikelihood):
         """
         self._validate_params()
         first = self._model
-        free, sequences = FreeArrays(first, gradients), _check_sequences(first, X, lengths)
+        first, sequences = _with_sequences(first, X, lengths, None)
+        free = FreeArrays(first, gradients)
         adam = copy.deepcopy(vars(self).get("_adam"))
         if self._fitted is None or adam is None:
             adam = Adam(free.arrays)
@@ -929,7 +1337,7 @@ class KernelHMM(MaximumLikelihood):
         )
         draft = draft_of(self, forget=False)
         draft._adam = adam
-        return commit(self, draft._take(free.model(arrays, first.dtype)))
+        return commit(self, draft._take(free.model(arrays, first.dtype).given(None)))
 
     def _take(self, model):
         """Hold what was learned."""
@@ -950,9 +1358,8 @@ class _Shape:
         return f"<{type(self.value).__name__}{'' if shape is None else f' of shape {shape}'}>"
 
 
-def _check_symbols(model, symbols, name="X"):
-    """Return symbols as integers of shape (n,), `ANY` where they are masked."""
-    _check_known(model, name)
+def _check_integers(symbols, name):
+    """Return integers of shape (n,), `ANY` where they are masked."""
     if symbols is None:
         raise ValueError(f"{name} must hold symbols, or log_likelihood a table; both are None.")
     is_missing = None
@@ -977,15 +1384,23 @@ def _check_symbols(model, symbols, name="X"):
             f"of dtype {symbols.dtype}. Encode other symbols with OrdinalEncoder(dtype=int), and "
             "mark missing ones with a mask of numpy.ma."
         )
-    n_symbols = len(model.embeddings["symbols"])
-    if symbols.min() < 0 or symbols.max() >= n_symbols:
-        raise ValueError(
-            f"{name} has unknown symbols: known are 0 to {n_symbols - 1}, got values from "
-            f"{symbols.min()} to {symbols.max()}."
-        )
+    if symbols.min() < 0:
+        raise ValueError(f"{name} has unknown symbols: they must be >= 0, got {symbols.min()}.")
     if is_missing is None:
         return symbols
     return np.where(is_missing.reshape(-1), ANY, symbols.astype(int))
+
+
+def _check_symbols(model, symbols, name="X"):
+    """Return symbols that the model knows, `ANY` where they are masked."""
+    _check_known(model, name)
+    symbols, n_symbols = _check_integers(symbols, name), len(model.embeddings["symbols"])
+    if symbols.max() >= n_symbols:
+        raise ValueError(
+            f"{name} has unknown symbols: known are 0 to {n_symbols - 1}, got values up to "
+            f"{symbols.max()}."
+        )
+    return symbols
 
 
 def _check_sequences(model, X, lengths=None):
@@ -993,10 +1408,43 @@ def _check_sequences(model, X, lengths=None):
     return split(_check_symbols(model, X), lengths)
 
 
-def _with_sequences(model, X, lengths, log_likelihood):
+def _width(model):
+    """Return the number of columns of an emitter, or None."""
+    return model.emitter.means.shape[1] if hasattr(model.emitter, "means") else None
+
+
+def _joined_rows(model, X, lengths, validation):
+    """Return rows and those of a validation after them, lengths, and how many are the latter."""
+    both = [check_rows(rows, _width(model)) for rows in (X, validation[0])]
+    parts = [
+        [len(rows)] if of is None else list(check_lengths(of, len(rows), "X"))
+        for rows, of in zip(both, (lengths, validation[1]), strict=True)
+    ]
+    return np.ma.concatenate(both), sum(parts, []), len(parts[1])
+
+
+def _with_sequences(model, X, lengths, log_likelihood, state_mask=None):
     """Return a model for what was observed, and sequences of symbols, or of positions."""
     if log_likelihood is None:
-        return model, _check_sequences(model, X, lengths)
+        data = X
+        if model.emitter is not None:
+            data = check_rows(X, _width(model))
+        elif state_mask is not None:
+            data = _check_symbols(model, X)
+        else:
+            return model, _check_sequences(model, X, lengths)
+        if state_mask is not None:
+            state_mask, shape = as_array("state_mask", state_mask), (len(data), len(model.start))
+            if state_mask.dtype != bool or state_mask.shape != shape:
+                raise ValueError(
+                    f"state_mask must hold True or False in shape {shape}, got shape "
+                    f"{state_mask.shape} of dtype {state_mask.dtype}."
+                )
+            if not model.is_local:
+                raise ValueError("state_mask needs normalization='local', got 'global'.")
+        return model.observing(data, state_mask), split(np.arange(len(data)), lengths)
+    if state_mask is not None:
+        raise ValueError("state_mask must be None with log_likelihood, where -inf forbids a state.")
     if X is not None:
         raise ValueError("X must be None if log_likelihood is given, which takes its place.")
     if not model.is_local:
@@ -1028,8 +1476,10 @@ def _check_validation(model, validation):
     if isinstance(validation, Real) and not isinstance(validation, bool) and 0 < validation < 1:
         return float(validation)
     if isinstance(validation, tuple) and len(validation) == 2:
-        with naming("validation"):
-            return _check_sequences(model, *validation)
+        if model.emitter is None:
+            with naming("validation"):
+                _check_sequences(model, *validation)
+        return validation
     raise ValueError(
         "validation must be a share of the sequences, between 0 and 1, or a tuple (X, lengths), "
         f"got {validation!r}."
@@ -1037,16 +1487,54 @@ def _check_validation(model, validation):
 
 
 def _held_out(sequences, share, rng):
-    """Return most of the sequences, and a share that is drawn."""
-    if len(sequences) < 2:
-        raise ValueError(
-            f"validation={share!r} needs two sequences or more: pass their lengths, or other "
-            "sequences as (X, lengths)."
-        )
+    """Return most of the sequences, and others to score given what comes before them."""
+    if len(sequences) < 2:  # the end, given the rest
+        whole = sequences[0]
+        cut = len(whole) - max(1, round(share * len(whole)))
+        if cut < 1:
+            raise ValueError(f"validation={share!r} needs two samples or more.")
+        return [whole[:cut]], ([whole], [whole[:cut]])
     order = rng.permutation(len(sequences))
     n_held = min(max(1, round(share * len(order))), len(order) - 1)
-    parts = np.sort(order[n_held:]), np.sort(order[:n_held])
-    return tuple([sequences[i] for i in part] for part in parts)
+    held, rest = np.sort(order[:n_held]), np.sort(order[n_held:])
+    return [sequences[i] for i in rest], ([sequences[i] for i in held], [])
+
+
+def _check_possible(model, sequences):
+    """Return a model and sequences, or raise if one of them has no probability."""
+    if model.may_be_impossible:
+        is_impossible = model.log_prob(sequences) == -np.inf
+        if is_impossible.any():
+            which = int(np.argmax(is_impossible))
+            at = sum(map(len, sequences[:which])) + model.first_impossible(sequences[which])
+            raise ValueError(
+                f"X has no probability from sample {at} on: no state that the start, transitions, "
+                "masks and the samples before allow can emit it."
+            )
+    return model, sequences
+
+
+def _n_free(n, m, width, mask):
+    """Return how many probabilities of m successors of n states embeddings can choose freely."""
+    rank = min(width, n, m - 1)
+    free = rank * (n + m - 1 - rank)
+    return free if mask is None else min(free, np.count_nonzero(mask) - mask.size // m)
+
+
+def _check_shares(shape, name, given):
+    """Return probabilities that sum to 1 in every row."""
+    shares = as_array(name, given, np.float64)
+    if shares.shape != shape or not (shares >= 0).all() or not np.allclose(shares.sum(axis=-1), 1):
+        raise ValueError(
+            f"{name} must hold probabilities >= 0 in shape {shape} whose rows sum to 1, got "
+            f"{given!r}."
+        )
+    return shares
+
+
+def _finite_logs(shares):
+    """Return logarithms, with 0 in place of those of zeros, which a mask forbids."""
+    return np.log(np.where(shares > 0, shares, 1.0))
 
 
 def _check_state(model, state):
@@ -1066,21 +1554,18 @@ def _check_state(model, state):
     return (posterior.astype(model.dtype, copy=False), state.upper), log_prob
 
 
-def _check_shares(posterior, state):
+def _check_posterior(posterior, state):
     if not ((posterior >= 0).all() and np.allclose(posterior.sum(axis=-1), 1, atol=1e-3)):
         raise ValueError(f"state must hold probabilities that sum to 1, got {state!r}.")
 
 
 def _decoded(model, sequences, algorithm):
-    """Return the log probability of paths and symbols, summed over sequences, and the paths."""
-    if not (isinstance(algorithm, str) and algorithm in ("posterior", "viterbi")):
-        raise ValueError(f"algorithm must be 'posterior' or 'viterbi', got {algorithm!r}.")
+    """Return the states of a path, and a function of its log probability with the symbols."""
+    if not (isinstance(algorithm, str) and algorithm in ("posterior", "map", "viterbi")):
+        raise ValueError(f"algorithm must be 'posterior', 'map' or 'viterbi', got {algorithm!r}.")
     if algorithm == "viterbi":
-        logs, paths = zip(*model.viterbi(sequences), strict=True)
-        return float(sum(logs)), np.concatenate(paths)
-    paths = [np.empty(len(sequence), dtype=int) for sequence in sequences]
-    for sequence, path in zip(sequences, paths, strict=True):
-        for t, posterior in model.posteriors(sequence):
-            top = posterior.max()
-            path[t] = largest(posterior, top, _ROUNDING * top)
-    return float(sum(map(model.log_joint, sequences, paths))), np.concatenate(paths)
+        logs, path = model.viterbi(sequences)
+        return path, lambda: float(logs.sum())
+    path = model.likeliest(sequences)
+    paths = np.split(path, np.cumsum([len(sequence) for sequence in sequences])[:-1])
+    return path, lambda: float(sum(map(model.log_joint, sequences, paths)))

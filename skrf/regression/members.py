@@ -5,10 +5,11 @@ near rows are exact and far rows go through landmarks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import LinAlgError
 from scipy.special import expit
 from sklearn.utils import gen_batches
 
@@ -149,7 +150,7 @@ class MemberGround(Ground):
 
     def located(self, X):
         """Return the coordinates of rows, and their leaves."""
-        coordinates = scaled(X, self.scales)
+        coordinates = scaled(X, self.scales).astype(np.float64)
         return coordinates, self.tree.leaf_of(coordinates)
 
     def residual(self, rows):
@@ -278,7 +279,9 @@ class Asked:
     number : ndarray of int of shape (n,)
         The distinct row of each row.
     weights : ndarray of shape (n,)
-        Weights of the rows, which count as repetitions.
+        Weights of the rows.
+    parts : ndarray of shape (n,)
+        What of them leaves with a row.
     targets : ndarray of shape (n, T)
         Targets with mean 0; those of more than two classes are 0 and 1 less their mean.
     codes : ndarray of int of shape (n,) or None
@@ -294,6 +297,7 @@ class Asked:
     X: dict
     number: np.ndarray
     weights: np.ndarray
+    parts: np.ndarray
     targets: np.ndarray
     codes: np.ndarray | None
     problems: Sequence[Problem] | None
@@ -355,7 +359,7 @@ class Half:
 # ---------------------------------------------------------------- trials
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Point:
     """What a search chooses for a kernel: of equals, few rounds, a wide kernel, a large alpha.
 
@@ -436,8 +440,13 @@ class Trials:
             targets, is_judge = self.asked.targets[rows], np.isin(rows, half.judge)
             for k, point in enumerate(points):
                 given = distinct.means(targets), point.alpha, share
-                solution = solve_near_far(ground, distinct, *given)
-                rest = left_out(solution, distinct, targets, point.alpha) - targets
+                try:
+                    solution = solve_near_far(ground, distinct, *given)
+                except LinAlgError:  # lost in the rounding of the kernel
+                    sums[0, k] = np.inf
+                    continue
+                left = left_out(solution, distinct, targets, point.alpha, self.asked.parts[rows])
+                rest = left - targets
                 sums[0, k] += weights[is_judge] @ np.square(rest[is_judge]).sum(axis=1)
                 sums[1, k] += weights[is_judge].sum()
         for point, error, weight in zip(points, *sums, strict=True):
@@ -546,7 +555,7 @@ class Member:
         """Return the regressions at rows, (n, V), in float64, so that others do not matter."""
         ground, parts = self.ground, []
         for block in self._blocks(X):
-            coordinates = scaled(X[block], ground.scales).astype(np.float64)
+            coordinates, _ = ground.located(X[block])
             phi = ground.features(coordinates)
             parts.append(ground.values(phi, coordinates, self.coef, self.rows, self.far))
         return np.concatenate(parts) + self.intercept
@@ -564,9 +573,20 @@ class Member:
         """Return the standard deviations of targets at rows in units of that of the noise."""
         posterior, parts = Spread(self.ground, *self.posterior), []
         for block in self._blocks(X):
-            phi = self.ground.features(scaled(X[block], self.ground.scales))
+            phi = self.ground.features(self.ground.located(X[block])[0])
             parts.append(posterior.deviations(phi, X[block])[:, 0])
         return np.concatenate(parts)
+
+
+def judged_member(asked, kernel, point, half):
+    """Return what `member_of` does, with the least multiple of alpha that rounding allows.
+
+    What some rows allow may be too small for all.
+    """
+    try:
+        return member_of(asked, kernel, point, half)
+    except LinAlgError:
+        return judged_member(asked, kernel, replace(point, alpha=4 * point.alpha), half)
 
 
 def member_of(asked, kernel, point, half):
@@ -603,13 +623,13 @@ def member_of(asked, kernel, point, half):
             of_ground[distinct.kept] = coef
             columns.append((beta, of_ground))
             offsets.append(fit.intercept)
-            judged.append((rows, left_out(fit, distinct, working, of_rows)))
+            left = left_out(fit, distinct, working, of_rows, asked.parts[rows])
+            judged.append((rows, left))
     coef, of_rows = (np.hstack(parts).astype(np.float32) for parts in zip(*columns, strict=True))
     posterior = ()
-    if problem is None:
-        noise = alpha / distinct.totals
+    if asked.problems is None:
+        noise, part = alpha / distinct.totals, asked.parts
         posterior = fit, noise, alpha, np.ones(1), distinct.totals.sum()
-        part = np.minimum(1.0, asked.weights)
         share = part / distinct.totals[distinct.number]
         inverse = share**2 * fit.centred_inverse[distinct.number] + part / alpha * (1 - share)
         variances = (part / (alpha * inverse))[half.judge]

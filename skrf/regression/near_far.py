@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
-from scipy.linalg.blas import dtrmm, strmm
-from scipy.linalg.lapack import dpotrf, dpotrs, dtrtri, spotrf, spotrs, strtri
+from scipy.linalg.blas import dtrmm
+from scipy.linalg.lapack import dpotrf, dtrtri, dtrtrs, spotrf, spotrs, strtri
 
 from .._arrays import is_array_api, like, to_host
 from .._threads import run_all
@@ -419,17 +419,18 @@ def leaf_of(ground, distinct, b, noise, targets, judges=True):
     S, features = ground.residual(distinct.kept[rows])
     np.einsum("ii->i", S)[...] += noise[rows]
     lower = factor_of(S, noise[rows].min(initial=np.inf))
-    sides, n = np.hstack([features, targets[rows]]).astype(lower.dtype), features.shape[1]
-    if not judges:
-        solve = spotrs if lower.dtype == np.float32 else dpotrs
-        through, inverse = solve(lower, sides, lower=1)[0], np.nan
-        inner = (sides[:, :n].T @ through).astype(float)
+    sides, n, inverse = np.hstack([features, targets[rows]]), features.shape[1], np.nan
+    # Products are in float64: sums of leaves lose what is small beside their largest directions.
+    if judges:
+        root = inverse_root(lower).astype(float)
+        inverse = np.einsum("ij,ij->j", root, root)
+        halves = dtrmm(1.0, root, sides, lower=1)
+        through = dtrmm(1.0, root, halves, lower=1, trans_a=1)
     else:
-        root, times = inverse_root(lower), strmm if lower.dtype == np.float32 else dtrmm
-        halves = times(1.0, root, sides, lower=1)
-        through = times(1.0, root, halves, lower=1, trans_a=1)
-        inner = (halves[:, :n].T @ halves).astype(float)
-        inverse = np.einsum("ij,ij->j", root, root).astype(float)
+        lower = lower.astype(float)
+        halves = dtrtrs(lower, sides, lower=1)[0]
+        through = dtrtrs(lower, halves, lower=1, trans=1)[0]
+    inner = halves[:, :n].T @ halves
     return Leaf(inner[:, :n], inner[:, n:], through[:, :n], through[:, n:], inverse)
 
 
@@ -503,18 +504,26 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
     for b, leaf in zip(numbers, leaves, strict=True):
         rows = distinct.leaf(b)
         coef[rows] = leaf.targets - leaf.features @ beta
-        if not judges:
-            continue
-        through = leaf.features @ root.astype(leaf.features.dtype)
-        inverse[rows] = leaf.inverse - np.einsum("ij,ij->i", through, through, dtype=float)
+        if judges:
+            inverse[rows] = leaf.inverse - np.square(leaf.features @ root).sum(axis=1)
     sums = coef.sum(axis=0)
     return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]) / share, root)
 
 
-def left_out(solution, distinct, targets, alpha):
+def parts_of(weights):
+    """Return the part of the weight of each row that leaves with it, (n,).
+
+    Whole numbers count repetitions, of which one leaves and the others stay. Other weights say how
+    much a row counts, and leave with it: a part that stayed would know its target.
+    """
+    are_counts = np.all(weights == np.rint(weights))
+    return np.minimum(1.0, weights) if are_counts else weights
+
+
+def left_out(solution, distinct, targets, alpha, parts=None):
     """Return predictions of every row by all others, (n, T).
 
-    A row of weight w leaves with the part v = min(1, w) of it: with its equals, of the weight W,
+    The part v of the weight w of a row leaves: with its equals, of the weight W,
 
         A^-1_ii = (v / W)^2 d + (v / alpha) (1 - v / W),
         a_i = (v / W) a + (v / alpha) (y_i - mean y).
@@ -529,9 +538,11 @@ def left_out(solution, distinct, targets, alpha):
         Targets of all rows.
     alpha : float or ndarray of shape (m,)
         The ridge.
+    parts : ndarray of shape (n,), default=None
+        The parts that leave; None is `parts_of` the weights.
     """
     number, means = distinct.number, distinct.means(targets)
-    part = np.minimum(1.0, distinct.weights)
+    part = parts_of(distinct.weights) if parts is None else parts
     share = part / distinct.totals[number]
     scale = part / np.broadcast_to(alpha, distinct.totals.shape)[number]
     inverse = share**2 * solution.centred_inverse[number] + scale * (1 - share)

@@ -2,8 +2,9 @@
 
 All points are scored on the splits of a sample of the rows, under one map for all splits; where
 there are more rows, the best few points are compared again on one split of more of them, with the
-kind of map that is fitted in the end. Nothing here knows an estimator: a task goes in, a choice
-comes out.
+kind of map that is fitted in the end. In leaves, all points are scored on the same whole ones,
+whose rows are left out one by one. Nothing here knows an estimator: a task goes in, a choice comes
+out.
 """
 
 from collections.abc import Callable

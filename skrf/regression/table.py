@@ -4,6 +4,7 @@ Numbers are centred, scaled and bent by `SmoothClipScaler`; categories become a 
 per level. Gaps of numbers are filled with the median and marked, those of categories are a level.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from numbers import Number
 
@@ -36,11 +37,16 @@ def read_columns(estimator, X, reset):
         )
     if sp.issparse(X):
         raise TypeError("X must not be sparse, because columns are ranked: pass X.toarray().")
+    if hasattr(X, "schema") and not hasattr(X, "to_dicts"):  # pyarrow, or a query of polars
+        raise TypeError(
+            f"X must be a NumPy array or a data frame of pandas or polars, got {type(X).__name__}: "
+            "pass X.to_pandas() or X.collect()."
+        )
     if not hasattr(X, "columns"):
         array = X if isinstance(X, np.ndarray) else np.array(X, dtype=_dtype_of_lists(X))
         if array.dtype.kind not in "OUST" or array.ndim != 2 or not array.size:
             rows = validate_rows(estimator, array, reset=reset, allow_nan=True)
-            return [x.astype(np.float64) for x in rows.T], [array.dtype.kind == "b"] * rows.shape[1]
+            return [x.astype(np.float64) for x in rows.T], [False] * rows.shape[1]
         _check_n_features(estimator, array, reset=reset)
         _check_feature_names(estimator, array, reset=reset)
         return _read(array.T.astype(object), range(array.shape[1]), [False] * array.shape[1])
@@ -94,6 +100,13 @@ def _read(columns, names, declared):
             numbers[~is_gap] = known.astype(np.float64)
             values = numbers
         elif values.dtype.kind == "O":
+            kinds = {type(value) for value in known if not isinstance(value, Hashable)}
+            kinds |= {type(value) for value in known if isinstance(value, complex)}
+            if kinds:
+                raise TypeError(
+                    f"X must hold numbers and text, got {min(kinds, key=str).__name__} in column "
+                    f"{name!r}."
+                )
             values = values.copy()
             values[is_gap] = None
         if values.dtype.kind == "f" and np.isinf(values).any():
@@ -139,7 +152,7 @@ def categories_of(categorical, by_dtype, names):
         )
     left = np.flatnonzero(np.array(by_dtype) & ~chosen)
     if len(left):
-        name = left[0] if names is None else names[left[0]]
+        name = int(left[0]) if names is None else names[left[0]]
         raise ValueError(
             f"categorical_features must name column {name!r}, which holds no numbers, got "
             f"{text or categorical}."
@@ -279,5 +292,11 @@ class Table:
 
 def _numbers(columns, are_categories):
     """Return the columns of numbers side by side."""
-    numbers = [one for one, is_one in zip(columns, are_categories, strict=True) if not is_one]
+    places = np.flatnonzero(~are_categories).tolist()
+    numbers = [columns[place] for place in places]
+    for place, column in zip(places, numbers, strict=True):
+        if column.dtype.kind == "O":
+            raise TypeError(
+                f"X must hold numbers in column {place}, which did in fit, got text or categories."
+            )
     return np.column_stack(numbers) if numbers else np.zeros((len(columns[0]), 0))

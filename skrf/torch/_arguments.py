@@ -23,6 +23,26 @@ def with_heads(inputs):
     return [tensor[:, None] if tensor.ndim == 3 else tensor for tensor in inputs.values()]
 
 
+def check_is_eager(query, is_own_backward):
+    """Raise where contents cannot be read, or where a backward pass of our own cannot serve."""
+    functorch, what = torch._C._functorch, None
+    if torch.jit.is_tracing():
+        what = "torch.jit.trace, which would record one length and one draw"
+    elif torch.compiler.is_compiling():
+        what = "torch.export" if getattr(torch.compiler, "is_exporting", bool)() else None
+    elif query.device.type == "meta":
+        what = "tensors of the device meta"
+    elif functorch.is_batchedtensor(query):
+        what = "torch.vmap"
+    elif is_own_backward and functorch.is_gradtrackingtensor(query):
+        what = "torch.func.grad"
+    if what is not None:
+        raise RuntimeError(
+            "Attention that reads its inputs, to check them and to choose scales, cannot serve "
+            f"{what}: RandomFeatureAttention(check_values=False) can."
+        )
+
+
 def check_share(name, share):
     """Return a share, or raise and name it unless it is a number from 0 to less than 1."""
     if not (isinstance(share, (int, float)) and 0 <= share < 1):
@@ -46,6 +66,8 @@ def padding_and_mask(attn_mask, key_padding_mask, query, key, is_causal):
     """
     if attn_mask is None:
         return key_padding_mask, None
+    if key_padding_mask is not None and tuple(key_padding_mask.shape[1:3]) == (1, 1):
+        key_padding_mask = key_padding_mask[:, 0, 0]  # of a mask (batch, 1, 1, S)
     if not isinstance(attn_mask, torch.Tensor):
         raise TypeError(f"attn_mask must be a torch.Tensor, got {type(attn_mask).__name__}.")
     is_bool = attn_mask.dtype == torch.bool

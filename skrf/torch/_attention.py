@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from ..attention import DecayMask, ToeplitzMask
+from ..attention._entries import owned
 from ..attention._inputs import check_scale
-from ..attention._masks import owned
-from ._arguments import check_share, padding_and_mask, with_heads
+from ._arguments import check_is_eager, check_share, padding_and_mask, with_heads
+from ._packing import check_packing
 
 _OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate", "weights")}  # what may be trained
 
@@ -24,6 +25,7 @@ class Attention(nn.Module):
 
     _state_type = None
     seed = 0
+    check_values = True
 
     def __init__(self):
         super().__init__()
@@ -51,7 +53,9 @@ class Attention(nn.Module):
         enable_gqa: bool = True,
         key_padding_mask: "torch.Tensor | None" = None,
         log_gates: "torch.Tensor | None" = None,
-    ) -> torch.Tensor:
+        return_lse: bool = False,
+        cu_seqlens: "torch.Tensor | None" = None,
+    ) -> Any:
         """Return the attention of queries to keys.
 
         Parameters
@@ -84,13 +88,25 @@ class Attention(nn.Module):
             For causal `RandomFeatureAttention`: logarithms, at most 0, of the share of the past
             that each position keeps, one per key head; -inf forgets it. Gradients flow through
             them.
+        return_lse : bool, default=False
+            Whether to return the logarithms of the sums of weights as well, for
+            `skrf.attention.merge_attention`.
+        cu_seqlens : Tensor of int of shape (number of sequences + 1,), default=None
+            For causal `RandomFeatureAttention`: where packed sequences begin and end, from 0 to L;
+            the batch is 1. Every sequence is attended to as if it were alone. Gates are allowed,
+            masks and padding are not.
 
         Returns
         -------
-        Tensor of shape (batch, heads, L, e)
+        out : Tensor of shape (batch, heads, L, e)
             Outputs in the dtype of the inputs.
+        lse : Tensor of shape (batch, heads, L)
+            With `return_lse`: as in `skrf.attention`, in float64 if the inputs are and in float32
+            otherwise. Gradients flow through it.
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
+        if self.check_values:
+            check_is_eager(query, self._is_own_backward(is_causal))
         if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
             raise ValueError(
                 f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
@@ -102,16 +118,37 @@ class Attention(nn.Module):
         hidden, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
         parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
         parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
-        if self._stream is not None:
+        if not self.check_values:
+            given = hidden, mask, self.mask, log_gates, cu_seqlens, self._stream
+            if return_lse or any(option is not None for option in given):
+                raise ValueError(
+                    "check_values=False allows no masks, padding, gates, cu_seqlens, chunked_loss "
+                    "or return_lse."
+                )
+            found = module._attend_unchecked(*parts, is_causal)
+        elif cu_seqlens is not None:
+            masks = attn_mask, key_padding_mask, self.mask
+            if any(given is not None for given in masks) or self._stream is not None:
+                raise ValueError(
+                    "cu_seqlens needs attn_mask=None, key_padding_mask=None, a module whose mask "
+                    "is None, and a call outside of chunked_loss."
+                )
+            if not is_causal:
+                raise ValueError(f"cu_seqlens needs is_causal=True, got is_causal={is_causal!r}.")
+            edges = check_packing(cu_seqlens, *parts[:2])
+            found = module._attend_packed(edges, parts, log_gates, return_lse)
+        elif self._stream is not None:
             if mask is not None or not is_causal:
                 raise ValueError(
                     "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
                     f"(L, S), got is_causal={is_causal!r}."
                 )
-            out = self._stream.attend(self, module._step, *parts, hidden, log_gates)
+            found = self._stream.attend(self, module._step, *parts, hidden, log_gates, return_lse)
         else:
-            out = module._attend(*parts, hidden, mask, is_causal, log_gates)
-        return out[:, 0] if query.ndim == 3 else out
+            found = module._attend(*parts, hidden, mask, is_causal, log_gates, return_lse)
+        if query.ndim == 4:
+            return found
+        return tuple(part[:, 0] for part in found) if return_lse else found[:, 0]
 
     def init_state(self) -> Any:
         """Return the state before the first position, for `step`.
@@ -162,7 +199,8 @@ class Attention(nn.Module):
         *,
         key_padding_mask: "torch.Tensor | None" = None,
         log_gates: "torch.Tensor | None" = None,
-    ) -> tuple[torch.Tensor, Any]:
+        return_lse: bool = False,
+    ) -> tuple:
         """Return causal attention of the next positions, and the state after them.
 
         However a sequence is split into chunks, the result is that of a single call, up to
@@ -179,11 +217,15 @@ class Attention(nn.Module):
             True where a key is padding and ignored.
         log_gates : Tensor of shape (n,), (heads, n) or (batch, heads, n), default=None
             As in a call.
+        return_lse : bool, default=False
+            Whether to return the logarithms of the sums of weights as well.
 
         Returns
         -------
         out : Tensor of shape (batch, heads, n, e)
             Attention of these positions to all positions so far.
+        lse : Tensor of shape (batch, heads, n)
+            With `return_lse`: as in a call.
         state : StreamState or LocalStreamState
             The state after them.
 
@@ -194,16 +236,28 @@ class Attention(nn.Module):
         """
         self.init_state()
         _, parts = self._checked(query, key, value, True)
+        check_is_eager(query, is_own_backward=True)
         if self.training and self.dropout:
             parts[2] = nn.functional.dropout(parts[2], self.dropout)
-        out, state = self._step(*parts, key_padding_mask, log_gates, state, self.seed)
-        return out[:, 0] if query.ndim == 3 else out, state
+        options = key_padding_mask, log_gates, return_lse, state, self.seed
+        *found, state = self._step(*parts, *options)
+        return *(part[:, 0] if query.ndim == 3 else part for part in found), state
 
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
+    def _is_own_backward(self, is_causal):
+        """Return whether gradients of a direction are computed by functions of our own."""
+        return True
+
+    def _attend_packed(self, edges, parts, log_gates, return_lse):
+        """Return the attention of packed sequences."""
+        raise ValueError(
+            "cu_seqlens must be None: only RandomFeatureAttention has packed sequences."
+        )
+
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
         """Return the attention of inputs with heads."""
         raise NotImplementedError
 
-    def _step(self, query, key, value, key_padding_mask, log_gates, state, seed):
+    def _step(self, query, key, value, key_padding_mask, log_gates, return_lse, state, seed):
         """Return the attention of the next positions and the state after them."""
         raise NotImplementedError
 
@@ -225,4 +279,9 @@ class Attention(nn.Module):
         for name, tensor in inputs.items():
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
+            if tensor.is_nested or tensor.layout != torch.strided:
+                kind = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+                raise TypeError(
+                    f"{name} must be a dense tensor, got {kind}: pad it, and pass key_padding_mask."
+                )
         return is_causal, with_heads(inputs)

@@ -4,28 +4,16 @@ import torch
 
 from .._arrays import cast
 from .._sums import Rows, scale_keys, scale_queries
-from ..attention._prefix_sums import Step, as_rows, heads_together, in_parts
-from ..attention.causal import step
+from ..attention.linear import Block, as_rows, heads_together, in_parts
 
 _PART_ROWS = 64  # of a triangular product, half of which is for nothing
 
 
-def causal_step(before, queries, keys, values):
-    """Return the `Step` of features of some positions after `Sums` on a scale that suits them.
-
-    Parameters
-    ----------
-    before : Sums
-        Over the keys of earlier positions, at exponents (U, M) or (U, 1) that suit these.
-    queries, keys : Rows
-        Features of shapes (U, G, n, M) and (U, n, M).
-    values : Tensor of shape (U, n, e + 1)
-        [weight, values].
-    """
-    if values.shape[-2] == 1:  # too little work for a backward pass of its own
-        return step(before, queries, keys, values)
-    far = cast(before.sums, values.dtype)
-    return Step(*_CausalProduct.apply(*queries, *keys, values, far, before.top))
+def block_of(before, queries, keys, values):
+    """Return the `Block` of features of some positions; see `skrf.attention.linear.block_of`."""
+    far = None if before.sums is None else cast(before.sums, values.dtype)
+    products, total, level = _CausalProduct.apply(*queries, *keys, values, far, before.top)
+    return Block(products, level, total)
 
 
 def _fixed(array):
@@ -43,6 +31,12 @@ def in_full_precision(function):
     """Return a backward pass that autocast does not change, though it is on where a user calls."""
 
     def wrapped(ctx, gradient, *others):
+        functorch = torch._C._functorch
+        if functorch.is_batchedtensor(gradient) or functorch.is_legacy_batchedtensor(gradient):
+            raise NotImplementedError(
+                "Batched gradients (is_grads_batched=True) of this attention are not available: "
+                "call torch.autograd.grad for each."
+            )
         with torch.autocast(gradient.device.type, enabled=False):
             return function(ctx, gradient, *others)
 
@@ -50,37 +44,44 @@ def in_full_precision(function):
 
 
 class _CausalProduct(torch.autograd.Function):
-    """What `causal_step` returns; features are overwritten by their factors."""
+    """What `block_of` returns; features are overwritten by their factors."""
 
     @staticmethod
     def forward(ctx, queries, query_scale, keys, key_scale, values, far, top):
-        left, left_slopes = scale_queries(
+        left, left_slopes, level = scale_queries(
             Rows(*map(_fixed, (queries, query_scale))), top[..., None, :]
         )
         right, right_slopes = scale_keys(Rows(*map(_fixed, (keys, key_scale))), top)
         left, right, values = _folded(left), _folded(right), _folded(values)
-        near = _triangles(left @ right.mT)
-        earlier = right.mT @ values
-        _, total = _running(far, earlier.unflatten(0, (len(far), -1)))
-        products = (left @ earlier).baddbmm_(near, values)
+        near, earlier, total = _triangles(left @ right.mT), None, None
+        if far is None:
+            products = near @ values
+        else:
+            earlier = right.mT @ values
+            _, total = _running(far, earlier.unflatten(0, (len(far), -1)))
+            products = (left @ earlier).baddbmm_(near, values)
         ctx.save_for_backward(left, right, values, near, earlier, left_slopes, right_slopes)
-        return _unfolded(products, queries), total
+        ctx.mark_non_differentiable(level)
+        return _unfolded(products, queries), total, level
 
     @staticmethod
     @in_full_precision
-    def backward(ctx, by_products, by_total):
+    def backward(ctx, by_products, by_total, _):
         if torch.is_grad_enabled():  # autograd would see only a part of the graph
             raise NotImplementedError(
                 "Second derivatives (create_graph=True) of causal attention are not available."
             )
         left, right, values, near, earlier, *slopes = ctx.saved_tensors
         by_products = _folded(by_products)
-        later = left.mT @ by_products
-        _, by_far = _running(by_total, later.unflatten(0, (len(by_total), -1)), is_reverse=True)
-        by_near = _triangles(by_products @ values.mT)
-        by_left = (by_products @ earlier.mT).baddbmm_(by_near, right)
-        by_right = (values @ later.mT).baddbmm_(by_near.mT, left)
-        by_values = (right @ later).baddbmm_(near.mT, by_products)
+        by_near, by_far = _triangles(by_products @ values.mT), None
+        if earlier is None:
+            by_left, by_right, by_values = by_near @ right, by_near.mT @ left, near.mT @ by_products
+        else:
+            later = left.mT @ by_products
+            _, by_far = _running(by_total, later.unflatten(0, (len(by_total), -1)), is_reverse=True)
+            by_left = (by_products @ earlier.mT).baddbmm_(by_near, right)
+            by_right = (values @ later.mT).baddbmm_(by_near.mT, left)
+            by_values = (right @ later).baddbmm_(near.mT, by_products)
         pairs = zip((by_left, by_right), slopes, strict=True)
         by_queries, by_keys = (_unfolded(gradient, side).mul_(side) for gradient, side in pairs)
         by_values = _unfolded(by_values, slopes[1])

@@ -8,7 +8,7 @@ from ._causal import in_full_precision
 
 
 def attend(q, rows, blocks, far, is_causal):
-    """Return the outputs of blocks; see `skrf.attention.local.blocks.attend`."""
+    """Return the outputs of blocks with log-sum-exps; see `skrf.attention.local.blocks.attend`."""
     numbers, tensors = None, (None, None, None)
     if far is not None:
         numbers, tensors = far.numbers, (far.pool, far.summaries, far.bias)
@@ -24,13 +24,12 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, rows, pool, summaries, bias, blocks, numbers, is_causal):
         far = None if pool is None else Far(pool, numbers, summaries, bias)
-        outs, logs, blocks = [], [], together(q, blocks)
+        outs, blocks = [], together(q, blocks)
         for block in blocks:
             sums, total, top = read(terms_of(q, rows, block, far, is_causal))
-            outs.append(block.joined(sums / total))
-            logs.append(block.joined(total.log() + top))
-        out, logs = torch.cat(outs, dim=-2), torch.cat(logs, dim=-2)
-        ctx.save_for_backward(q, rows, pool, summaries, bias, out, logs)
+            outs.append(block.joined(torch.cat([sums / total, total.log() + top], dim=-1)))
+        out = torch.cat(outs, dim=-2)
+        ctx.save_for_backward(q, rows, pool, summaries, bias, out)
         ctx.blocks, ctx.numbers, ctx.is_causal = blocks, numbers, is_causal
         return out
 
@@ -41,7 +40,9 @@ class _Blocks(torch.autograd.Function):
             raise NotImplementedError(
                 "Second derivatives (create_graph=True) of LocalAttention are not available."
             )
-        q, rows, pool, summaries, bias, out, logs = ctx.saved_tensors
+        q, rows, pool, summaries, bias, out = ctx.saved_tensors
+        width = out.shape[-1] - 1
+        (out, logs), (by_out, by_logs) = (both.split([width, 1], dim=-1) for both in (out, by_out))
         far = None if pool is None else Far(pool, ctx.numbers, summaries, bias)
         by_q, by_rows = torch.zeros_like(q), torch.zeros_like(rows)
         by_far = (None, None, None)
@@ -51,7 +52,7 @@ class _Blocks(torch.autograd.Function):
                 for tensor in (pool, summaries, bias)
             )
         # The part of every derivative by a logarithm that all keys of a query share.
-        shared = (by_out * out).sum(dim=-1, keepdim=True)
+        shared = (by_out * out).sum(dim=-1, keepdim=True) - by_logs
         first = ctx.blocks[0].queries.start
         for block in ctx.blocks:
             here = slice(block.queries.start - first, block.queries.stop - first)

@@ -195,10 +195,10 @@ class Stream:
         self._called.add(attention)
         self._needs_double[attention] = parts[0].dtype == torch.float64
         state = self.before.get(attention, attention._state_type())
-        out, state = step(*parts, state, self.seeds[attention])
+        *found, state = step(*parts, state, self.seeds[attention])
         if not is_again:
             self.after[attention] = state
-        return out
+        return tuple(found) if len(found) > 1 else found[0]
 
 
 class _Chunks:

@@ -176,7 +176,7 @@ class LocalAttention(Attention):
         return self
 
     @torch.compiler.disable
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
         _check_no_gates(log_gates)
         if mask is not None:
             raise ValueError(
@@ -184,12 +184,14 @@ class LocalAttention(Attention):
                 "(batch, 1, 1, S) alone. For causal attention pass is_causal=True."
             )
         with torch.autocast(query.device.type, enabled=False):
-            return self._operator(is_causal)(query, key, value, key_padding_mask=key_padding_mask)
+            options = {"key_padding_mask": key_padding_mask, "return_lse": return_lse}
+            return self._operator(is_causal)(query, key, value, **options)
 
     @torch.compiler.disable
-    def _step(self, query, key, value, key_padding_mask, log_gates, state, seed):
+    def _step(self, query, key, value, key_padding_mask, log_gates, return_lse, state, seed):
         _check_no_gates(log_gates)
-        parts, options = (query, key, value, state), {"key_padding_mask": key_padding_mask}
+        parts = query, key, value, state
+        options = {"key_padding_mask": key_padding_mask, "return_lse": return_lse}
         if not torch.is_autocast_enabled(query.device.type):
             return self._operator(True).step(*parts, **options)
         with torch.autocast(query.device.type, enabled=False):

@@ -1,7 +1,6 @@
 """Attention with random features as a torch module that replaces exact attention."""
 
 import copy
-from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -12,10 +11,14 @@ from .._estimator import naming_parameters
 from .._typing import RandomState, Transformer
 from .._validation import check_integer, draw_seed
 from ..attention import ApproxKernelAttention
+from ..attention._feature_maps import ignores_data, needs_data
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_share
 from ._attention import Attention
-from ._causal import causal_step
+from ._causal import block_of
+from ._packing import attend_packed
+from ._unchecked import Side
+from ._unchecked import attend as attend_unchecked
 from .states import StreamState
 
 __all__ = ["RandomFeatureAttention"]
@@ -30,7 +33,24 @@ _KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may as
 class _Operator(ApproxKernelAttention):
     """The operator with a backward pass of its own for causal attention."""
 
-    _causal_step = staticmethod(causal_step)
+    _block_of = staticmethod(block_of)
+
+    def at(self, mask):
+        """Return the operator with a mask, which is the caller's to keep as it is."""
+        other = copy.copy(self)
+        other.mask, other._used_mask = mask, (mask, mask)
+        return other
+
+    def maps_without_data(self, width):
+        """Return the `HeadMaps` of a fit, or one that needs none, for calls that see no data."""
+        prototype = self._prototype(width)
+        if hasattr(self, "feature_maps_"):
+            return self._fitted_maps
+        if needs_data(prototype) or not (self.causal or ignores_data(prototype)):
+            raise ValueError(
+                f"feature_map={self.feature_map!r} takes statistics from data: call fit first."
+            )
+        return self._drawn[width][2]
 
 
 class RandomFeatureAttention(Attention):
@@ -58,6 +78,13 @@ class RandomFeatureAttention(Attention):
         Number of training calls after which the random numbers are redrawn, at the next call.
     random_state : int, RandomState instance or None, default=None
         Source of the seed; None uses that of `feature_map` or, if it has none, torch's generator.
+    check_values : bool, default=True
+        Whether calls read their inputs: to check contents, to choose the precision, and to cut
+        sequences into parts that share a scale. False is for ``torch.export``,
+        ``torch.compile(fullgraph=True)``, ``torch.func``, ``torch.vmap`` and meta tensors. It needs
+        a positive map, a fit or `is_causal`, and one call on ordinary tensors before the first
+        trace; it allows no masks, padding, gates or steps. Computation is then in float64, and
+        exponents of features may rise by at most 600 over a causal sequence.
 
     Attributes
     ----------
@@ -120,8 +147,14 @@ class RandomFeatureAttention(Attention):
         dropout: float = 0.0,
         redraw_every: int | None = None,
         random_state: RandomState = None,
+        check_values: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(check_values, bool):
+            raise ValueError(f"check_values must be True or False, got {check_values!r}.")
+        if not check_values and redraw_every is not None:
+            raise ValueError(f"check_values=False needs redraw_every=None, got {redraw_every!r}.")
+        self.check_values, self._sides = check_values, {}
         if not isinstance(is_causal, bool):
             raise ValueError(f"is_causal must be True or False, got {is_causal!r}.")
         check_share("dropout", dropout)
@@ -148,6 +181,7 @@ class RandomFeatureAttention(Attention):
                 *(operator for operator, _ in self._fitted.values()),
             ):
                 setattr(operator, name, value)
+            self._sides = {}
 
     # ---------------------------------------------------------------- operators
 
@@ -167,7 +201,7 @@ class RandomFeatureAttention(Attention):
         self._operators = {
             is_causal: self._operator(is_causal, self.seed) for is_causal in _DIRECTIONS
         }
-        self._fitted, self._records = {}, {}
+        self._fitted, self._records, self._sides = {}, {}, {}
         self._register()
 
     def _keep(self, is_causal, operator, record):
@@ -175,21 +209,15 @@ class RandomFeatureAttention(Attention):
         self._fitted[is_causal] = operator, int(record[_FITTED_SEED])
         self._records[is_causal] = record
         self._operators[is_causal] = self._drawn(is_causal, self.seed)
+        self._sides = {}
 
-    @contextmanager
-    def _masked(self, operator, given=None):
-        """Yield an operator with the mask of a call: a copy, as other threads may have another."""
-        mask, copied = self._mask_of_call(), copy.copy(operator)
-        if given is not None:
-            if self.mask is not None:
-                raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
-            mask = given
-        copied.mask = mask
-        try:
-            yield copied
-        finally:
-            copied.mask = None
-            vars(operator).update(vars(copied))  # what was drawn is kept
+    def _mask_or(self, given):
+        """Return the mask of a call: the module's, or one given to the call."""
+        if given is None:
+            return self._mask_of_call()
+        if self.mask is not None:
+            raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
+        return given
 
     def fit(
         self,
@@ -223,8 +251,8 @@ class RandomFeatureAttention(Attention):
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
         parts = [tensor.detach() for tensor in parts]
-        with self._masked(self._operator(is_causal, self.seed)) as operator:
-            operator.fit(*parts[:2], key_padding_mask=key_padding_mask)
+        operator = self._operator(is_causal, self.seed)
+        operator.fit(*parts[:2], key_padding_mask=key_padding_mask)
         record = {**record_of_fit(operator), _FITTED_SEED: np.array(self.seed)}
         self._keep(is_causal, operator, record)
         self._register()
@@ -252,21 +280,56 @@ class RandomFeatureAttention(Attention):
         self._operators = {
             is_causal: self._drawn(is_causal, self.seed) for is_causal in _DIRECTIONS
         }
-        self.n_calls = 0
+        self.n_calls, self._sides = 0, {}
         self._register()
         return self
 
     # ---------------------------------------------------------------- calls
 
     @torch.compiler.disable
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates):
-        operator = self._of_seed(is_causal, self._seed_of_call())
-        with (
-            torch.autocast(query.device.type, enabled=False),
-            self._masked(operator, mask) as masked,
-        ):
-            options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
-            return masked(query, key, value, **options)
+    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
+        operator = self._of_seed(is_causal, self._seed_of_call()).at(self._mask_or(mask))
+        options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
+        with torch.autocast(query.device.type, enabled=False):
+            return operator(query, key, value, return_lse=return_lse, **options)
+
+    def _is_own_backward(self, is_causal):
+        return is_causal
+
+    def _attend_unchecked(self, query, key, value, is_causal):
+        """Return attention by plain operations on tensors."""
+        if is_causal and query.shape[-2] != key.shape[-2]:
+            raise ValueError(
+                "check_values=False needs as many queries as keys in causal attention, got "
+                f"{query.shape[-2]} and {key.shape[-2]}."
+            )
+        if (is_causal, key.shape[-1]) not in self._sides:
+            if torch.compiler.is_compiling() or torch.jit.is_tracing():
+                raise RuntimeError(
+                    "check_values=False: call the module once on ordinary tensors of this width "
+                    "before it is exported or compiled."
+                )
+            operator = self._operators[is_causal]
+            maps, width = operator.maps_without_data(key.shape[-1]), key.shape[-1]
+            given = width, operator.feature_map
+            self._sides[is_causal, width] = tuple(
+                Side.of([getattr(head, side) for head in maps], *given)
+                for side in ("queries", "keys")
+            )
+        return attend_unchecked(self._sides[is_causal, key.shape[-1]], query, key, value, is_causal)
+
+    @torch.compiler.disable
+    def _attend_packed(self, edges, parts, log_gates, return_lse):
+        operator = self._of_seed(True, self._seed_of_call())
+
+        def call(query, key, value, padding, gates):
+            options = {"key_padding_mask": padding, "log_gates": gates}
+            found = operator(query, key, value, return_lse=return_lse, **options)
+            return found if return_lse else (found,)
+
+        with torch.autocast(parts[0].device.type, enabled=False):
+            found = attend_packed(call, edges, parts, log_gates)
+        return tuple(found) if return_lse else found[0]
 
     def _of_seed(self, is_causal, seed):
         """Return the operator of a direction with the random numbers of a seed."""
@@ -277,12 +340,14 @@ class RandomFeatureAttention(Attention):
         return self._count() if self.training and self.redraw_every is not None else self.seed
 
     @torch.compiler.disable
-    def _step(self, query, key, value, key_padding_mask, log_gates, state, seed):
-        operator = self._of_seed(True, seed)
+    def _step(self, query, key, value, key_padding_mask, log_gates, return_lse, state, seed):
+        operator = self._of_seed(True, seed).at(self._mask_of_call())
         options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
-        with torch.autocast(query.device.type, enabled=False), self._masked(operator) as masked:
-            out, state = masked.step(query, key, value, state, **options)
-        return out, StreamState(**vars(state))
+        with torch.autocast(query.device.type, enabled=False):
+            *found, state = operator.step(
+                query, key, value, state, return_lse=return_lse, **options
+            )
+        return *found, StreamState(**vars(state))
 
     def _count(self):
         """Count a training call, redraw if it is time to, and return the seed of the call.
@@ -366,8 +431,7 @@ class RandomFeatureAttention(Attention):
         for is_causal, direction in _DIRECTIONS.items():
             if record := below(arrays, f"{direction}/"):
                 operator = self._operator(is_causal, int(record[_FITTED_SEED]))
-                with self._masked(operator) as masked:
-                    restore_fit(masked, record)
+                restore_fit(operator, record)
                 self._keep(is_causal, operator, record)
         self._register()
 

@@ -73,6 +73,8 @@ class StreamState(_TensorState, AttentionState):
         Width of queries and keys.
     is_double : bool, default=False
         Whether values were too large or too small for sums in float32.
+    maker : tuple of float, default=()
+        Numbers that tell the draw and the fit of the module from others.
 
     See Also
     --------
@@ -105,7 +107,7 @@ class LocalStreamState(_TensorState, LocalState):
 
     Parameters
     ----------
-    recent, counts, far, bias, scores, log_weight, first_sums, n_first, sizes : optional
+    recent, counts, far, bias, scores, log_weight, first_sums, n_first, sizes, maker : optional
         As in `skrf.attention.LocalState`.
 
     See Also

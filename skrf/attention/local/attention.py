@@ -2,14 +2,12 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from ..._arrays import (
     cast,
-    filled,
     in_library_of,
     largest_entry,
     like,
@@ -20,6 +18,7 @@ from ..._arrays import (
 from ..._estimator import EstimatorBase
 from ..._typing import Array, Result
 from .._gates import exponentials_of, with_gates
+from .._groups import KeySet
 from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
@@ -28,12 +27,20 @@ from ..masks import DecayMask
 from . import blocks
 from .bidirectional import attend_around
 from .causal import attend_causal, nothing_held
-from .layout import Sizes, sizes_of, stretches
-from .selection import Statistics, moments_of, taken
+from .decay import decaying, split
+from .layout import (
+    Sizes,
+    at_their_places,
+    of_sets,
+    rows_of,
+    sizes_of,
+    stretches,
+    with_zeros,
+)
+from .selection import Statistics, statistics_of
 from .state import LocalState, checked_counts, flat, goes_on, held_of, state_of
 
 _DIAGNOSED_QUERIES = 64
-_SAMPLE = 512  # positions that say enough about variances
 _BLOCKS_AT_ONCE = 256  # of causal attention, which bounds its memory
 _FAR = 512.0  # nats that float32 holds to 3e-5
 _FASTEST = 1e6  # rate of a decay after which nothing is left of a key at the next position
@@ -255,8 +262,14 @@ class LocalAttention(EstimatorBase):
     # ---------------------------------------------------------------- calls
 
     def __call__(
-        self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
-    ) -> Result:
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        key_padding_mask: Array | None = None,
+        return_lse: bool = False,
+    ) -> Any:
         """Return the attention of queries to keys.
 
         Parameters
@@ -271,13 +284,19 @@ class LocalAttention(EstimatorBase):
         key_padding_mask : array-like of bool, default=None
             True where a key is padding and ignored. The shape is (S,), or has the leading axes of
             k, with or without its heads.
+        return_lse : bool, default=False
+            Whether to return the logarithm of what divides the output of every query as well, for
+            `merge_attention`.
 
         Returns
         -------
-        array of shape (..., L, e)
+        out : array of shape (..., L, e)
             Outputs, in the library and on the device of the inputs. The dtype is float64 if any
             input is float64, float16 or bfloat16 if all inputs are, and float32 otherwise; sums are
             in float32 or better. Rows of padding are 0.
+        lse : array of shape (..., L)
+            With `return_lse`: the logarithm of the sum of the weights of exact keys and summaries;
+            -inf at padding. It is in float64 if the outputs are, and in float32 otherwise.
 
         Raises
         ------
@@ -286,8 +305,11 @@ class LocalAttention(EstimatorBase):
         TypeError
             If an input is not made of real numbers, or if the inputs belong to different libraries.
         """
+        check_flag("return_lse", return_lse)
         inputs = check_inputs(q, k, v, key_padding_mask, is_checked=False)
-        return inputs.given_layout(self._attend(inputs)[0])
+        out, lse, _ = self._attend(inputs)
+        out = inputs.given_layout(out)
+        return (out, inputs.given_rows(lse)) if return_lse else out
 
     def init_state(self) -> LocalState:
         """Return the state before the first position, for `step`.
@@ -314,7 +336,8 @@ class LocalAttention(EstimatorBase):
         state: LocalState,
         *,
         key_padding_mask: Array | None = None,
-    ) -> tuple[Result, LocalState]:
+        return_lse: bool = False,
+    ) -> tuple:
         """Return causal attention of the next positions, and the state after them.
 
         However a sequence is split into chunks, the result is that of a single call, up to
@@ -328,11 +351,15 @@ class LocalAttention(EstimatorBase):
             From `init_state` or the previous step; it is not changed.
         key_padding_mask : array-like of bool, default=None
             True where a key is ignored.
+        return_lse : bool, default=False
+            Whether to return the logarithms of what divides the outputs as well, as in a call.
 
         Returns
         -------
         out : array of shape (..., n, e)
             Attention of these positions to all positions so far.
+        lse : array of shape (..., n)
+            With `return_lse`: as in a call.
         state : LocalState
             The new state.
 
@@ -345,8 +372,10 @@ class LocalAttention(EstimatorBase):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
         inputs = check_inputs(q, k, v, key_padding_mask, is_step=True, is_checked=False)
-        out, state = self._attend(inputs, state)
-        return inputs.given_layout(out), state
+        check_flag("return_lse", return_lse)
+        out, lse, state = self._attend(inputs, state)
+        out = inputs.given_layout(out)
+        return (out, inputs.given_rows(lse), state) if return_lse else (out, state)
 
     # ---------------------------------------------------------------- inspection
 
@@ -401,10 +430,8 @@ class LocalAttention(EstimatorBase):
         inputs = check_inputs(q, k, v, key_padding_mask)
         out, scale = self._attend(inputs)[0], check_scale(self.scale, inputs.k.shape[-1])
         inputs = with_gates(inputs, None, self.mask, self.causal)
-        dtype = dtype_of_logits(inputs, scale, is_weighted=self.mask is not None)
-        names = "q", "k", "v", "padding", "log_gates", "log_weights"
-        group = SimpleNamespace(**{name: getattr(inputs, name) for name in names}, dtype=dtype)
-        given = group, out, _DIAGNOSED_QUERIES, scale, self.causal
+        dtype = dtype_of_logits(inputs, scale)
+        given = KeySet.of(inputs, dtype=dtype), out, _DIAGNOSED_QUERIES, scale, self.causal
         *squares, size = judged(*given, window=self.units)[0]
         errors = [math.sqrt(square / size) if size else 0.0 for square in squares]
         names = "attention", "mean", "window"
@@ -413,68 +440,76 @@ class LocalAttention(EstimatorBase):
     # ---------------------------------------------------------------- the order of the parts
 
     def _attend(self, inputs, state=None):
-        """Return the outputs (U, G, L, e), and the state after them if one is given."""
+        """Return outputs (U, G, L, e), log-sum-exps, and the state after them if one is given."""
         sizes, scale = self._sizes(), check_scale(self.scale, inputs.k.shape[-1])
         xp, (n_sets, _, n_queries, _) = namespace(inputs.q), inputs.q.shape
         n_keys = inputs.k.shape[1]
         known, n_missing = self._known(inputs), n_keys - n_queries
         self._check_lengths(sizes, known is not None, n_queries, n_keys)
         check_finite("v", inputs.v)
-        dtype = dtype_of_logits(inputs, scale, is_weighted=False)  # which checks q and k
+        dtype = dtype_of_logits(inputs, scale)  # which checks q and k
         before, counts, rates = None, np.zeros(n_sets, int), self._rates(inputs)
         width = inputs.k.shape[-1] + (rates is not None)
         key = (*sizes, width, known is not None)  # of states
         if state is not None and state.recent is not None:
-            counts = checked_counts(state, key, inputs)
+            counts = checked_counts(state, key, self._maker(scale), inputs)
         if rates is not None and largest_entry(rates) * (counts.max() + n_keys) > _FAR:
             dtype = xp.float64
-        q = _with_zeros(inputs.q, n_missing)
+        q = with_zeros(inputs.q, n_missing)
         rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
         if state is not None and state.recent is not None:
             if inputs.padding is None and goes_on(state, sizes, counts, rows):
                 count = int(counts[0])
                 if rates is not None:
-                    q, rows, _ = _decaying(q, rows, None, rates, count, scale)
-                return self._attend_one(sizes, cast(q, dtype) * scale, rows, state, count)
+                    q, rows, _ = decaying(q, rows, None, rates, count, scale)
+                q = cast(q, dtype) * scale
+                out, state = self._attend_one(sizes, q, rows, state, count)
+                return *split(out, rates, count), state
             before = flat(state, inputs)
         padding = to_host(inputs.padding)
         parts, outs, helds = stretches(padding, counts, sizes.causal and state is None), [], []
         for part in parts:
-            own_q, own_rows = (_rows_of(array, part) for array in (q, rows))
+            own_q, own_rows = (rows_of(array, part) for array in (q, rows))
             own_known, first = known, n_missing
             if known is not None:
-                own_known = Statistics(*(_of(array, part.sets) for array in known))
+                own_known = Statistics(*(of_sets(array, part.sets) for array in known))
             if rates is not None:
-                given = own_q, own_rows, own_known, _of(rates, part.sets)
-                own_q, own_rows, own_known = _decaying(*given, part.count, scale)
+                given = own_q, own_rows, own_known, of_sets(rates, part.sets)
+                own_q, own_rows, own_known = decaying(*given, part.count, scale)
             if padding is not None:
                 hidden = padding[part.sets]
                 first = int((~hidden[:, :n_missing]).sum(axis=1).min())
             out, held = self._attend_part(
                 sizes, before, part, own_q, own_rows, own_known, scale, first
             )
+            found = split(
+                out, None if rates is None else of_sets(rates, part.sets), part.count + first
+            )
             if padding is not None:
-                out = _at_their_places(out, hidden, first, n_missing)
-            outs.append(out)
+                out, lse = found
+                places = hidden, first, n_missing
+                out = at_their_places(out, 0.0, *places)
+                found = out, at_their_places(lse[..., None], -np.inf, *places)[..., 0]
+            outs.append(found)
             helds.append(held)
-        out = outs[0]
+        out, lse = outs[0]
         if len(parts) > 1:
             order = np.argsort(np.concatenate([part.sets for part in parts]))
-            out = take(xp.concat(outs, axis=0), order)
+            out, lse = (take(xp.concat(a, axis=0), order) for a in zip(*outs, strict=True))
         if state is not None:
-            state = state_of(type(state), key, helds, parts, inputs)
-        return out, state
+            state = state_of(type(state), key, self._maker(scale), helds, parts, inputs)
+        return out, lse, state
 
     def _attend_part(self, sizes, before, part, q, rows, known, scale, first):
-        """Return the outputs of a `Stretch`, and what is `Held` after it."""
+        """Return the outputs of a `Stretch` with log-sum-exps, and what is `Held` after it."""
         n, width = rows.shape[-2], q.shape[-1]
         # No outputs, but with the graph of the inputs.
-        empty = cast(q[..., :0, :1], rows.dtype) + rows[:, None, :0, width:]
+        empty = cast(q[..., :0, :1], rows.dtype) + rows[:, None, :0, width - 1 :]
         if not sizes.causal:
             if not n:
                 return empty, None
             if known is None:
-                known = _statistics_of(q, rows[..., :width])
+                known = statistics_of(q, rows[..., :width])
             q, known = cast(q, rows.dtype) * scale, known.scaled(scale)
             return attend_around(sizes, q, rows, known, self._blocks), None
         held, outs = nothing_held(q, rows) if before is None else held_of(before, part), []
@@ -505,6 +540,20 @@ class LocalAttention(EstimatorBase):
         recent = xp.reshape(recent, (*state.recent.shape[:-2], m, width))
         return out, replace(state, recent=recent, counts=state.counts + 1)
 
+    def _maker(self, scale):
+        """Return the scale, and numbers that tell a fit from others."""
+        found = [scale]
+        if hasattr(self, "mean_queries_"):
+            learned = (
+                self.mean_queries_,
+                self.query_variances_,
+                self.mean_keys_,
+                self.key_variances_,
+            )
+            weights = np.cos(np.arange(self.mean_queries_.size))
+            found += [float(np.ravel(array) @ weights) for array in learned]
+        return tuple(found)
+
     def _rates(self, inputs):
         """Return the rate of the decay of every set, (U,), or None."""
         if self.mask is None:
@@ -533,86 +582,3 @@ class LocalAttention(EstimatorBase):
                 "of a fit nor that of the first positions, whose queries are missing. Call "
                 "fit(q, k) first, or pass all queries."
             )
-
-
-def _of(array, sets):
-    """Return the entries of some sets."""
-    return array if isinstance(sets, slice) else take(array, sets)
-
-
-def _rows_of(array, part):
-    """Return the rows of a `Stretch`, (n_sets, ..., m, w), of an array (U, ..., n, w)."""
-    array = _of(array, part.sets)
-    if part.rows is None:
-        return array
-    (n_sets, n), lead = part.rows.shape, array.shape[:-2]
-    numbers = part.rows.reshape(n_sets, *[1] * (len(lead) - 1), n)
-    return taken(array, np.broadcast_to(numbers, (*lead, n)))
-
-
-def _at_their_places(out, hidden, first, n_missing):
-    """Return outputs at their places, and 0 at those of padding.
-
-    Parameters
-    ----------
-    out : array of shape (U, G, m, e)
-        Outputs of positions without padding from number `first` on.
-    hidden : ndarray of bool of shape (U, n)
-        Which positions are padding.
-    first : int
-        Number of the first one.
-    n_missing : int
-        Positions that have no query.
-    """
-    places = np.where(hidden, 0, np.cumsum(~hidden, axis=1) - first)[:, None, n_missing:]
-    out = _with_zeros(out, 1)
-    return taken(out, np.broadcast_to(places, (*out.shape[:2], places.shape[-1])))
-
-
-def _decaying(q, rows, known, rates, count, scale):
-    """Return queries, keys with values, and statistics with one more number for a decay.
-
-    The weight exp(-rate (i - j)) is exp(rate j) up to a factor that all keys of a query share. Key
-    j gets the number rate j, and queries get 1 / scale, which the scale makes 1.
-    """
-    xp, n, width = namespace(rows), rows.shape[-2], q.shape[-1]
-    places = in_library_of(count + np.arange(n), rates)
-    shifts = cast(rates[:, None] * cast(places, rates.dtype), rows.dtype)
-    rows = xp.concat([rows[..., :width], shifts[..., None], rows[..., width:]], axis=-1)
-
-    def wider(array, value):
-        return xp.concat([array, xp.full_like(array[..., :1], value)], axis=-1)
-
-    if known is not None:  # without a variance of the queries, those of keys do not matter
-        known = Statistics(wider(known.mean, 1 / scale), *(wider(part, 0.0) for part in known[1:]))
-    return wider(q, 1 / scale), rows, known
-
-
-@np.errstate(over="ignore")  # of squares
-def _statistics_of(q, k):
-    """Return the `Statistics` of every set: all but the mean query from evenly spread positions."""
-    n = q.shape[-2]
-    some = slice(None, None, -(-n // _SAMPLE))
-    moments = moments_of(q[..., some, :], k[:, some, :])
-    moments = _summed(moments, 2) / moments.shape[2]
-    mean = _summed(cast(q, namespace(q).float64), 2) / n
-    return Statistics.of(moments)._replace(mean=mean)
-
-
-def _summed(terms, axis):
-    """Return sums over an axis: halves are added to each other, however arrays are stored."""
-    xp, lead = namespace(terms), (slice(None),) * axis
-    while (length := terms.shape[axis]) > 1:
-        half = length // 2
-        added = terms[*lead, :half, ...] + terms[*lead, half : 2 * half, ...]
-        rest = terms[*lead, 2 * half :, ...]
-        terms = added if length == 2 * half else xp.concat([added, rest], axis=axis)
-    return terms[*lead, 0, ...]
-
-
-def _with_zeros(rows, n):
-    """Return rows (U, G, m, w) with n rows of zeros before them."""
-    if not n:
-        return rows
-    zeros = filled(0.0, (*rows.shape[:2], n, rows.shape[-1]), rows, rows.dtype)
-    return namespace(rows).concat([zeros, rows], axis=-2)

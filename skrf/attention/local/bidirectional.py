@@ -28,7 +28,7 @@ _BLOCKS_AT_ONCE = 64
 
 
 def attend_around(sizes, q, rows, known, attend=attend):
-    """Return the outputs; the parameters are those of `attend_causal`."""
+    """Return the outputs with log-sum-exps; the parameters are those of `attend_causal`."""
     xp, n = namespace(q), q.shape[-2]
     starts = range(0, n, sizes.block)
     windows = [slice(0, n) if n <= sizes.units else sizes.around(start, n) for start in starts]

@@ -155,7 +155,7 @@ class Terms(NamedTuple):
 
 
 def attend(q, rows, blocks, far, is_causal):
-    """Return the outputs (U, G, n, e) of all blocks.
+    """Return the outputs of all blocks and their log-sum-exps, side by side: (U, G, n, e + 1).
 
     Parameters
     ----------
@@ -172,8 +172,8 @@ def attend(q, rows, blocks, far, is_causal):
     """
     xp, outs = namespace(q), []
     for block in together(q, blocks):
-        out, total, _ = read(terms_of(q, rows, block, far, is_causal))
-        outs.append(block.joined(out / total))
+        sums, total, top = read(terms_of(q, rows, block, far, is_causal))
+        outs.append(block.joined(xp.concat([sums / total, xp.log(total) + top], axis=-1)))
     return outs[0] if len(outs) == 1 else xp.concat(outs, axis=-2)
 
 

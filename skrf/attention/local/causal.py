@@ -96,7 +96,7 @@ def with_room(held, n_heavy):
 
 
 def attend_causal(sizes, held, q, rows, scale, known=None, first=0, attend=attend):
-    """Return the outputs of the next positions, and what is `Held` after them.
+    """Return the outputs of the next positions with log-sum-exps, and what is `Held` after them.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def attend_causal(sizes, held, q, rows, scale, known=None, first=0, attend=atten
         q = cast(q, held.recent.dtype) * scale
         out = attend(q, held.recent, blocks, far, True)
     else:
-        width = held.recent.shape[-1] - q.shape[-1]
+        width = held.recent.shape[-1] - q.shape[-1] + 1
         out = filled(0.0, (*q.shape[:2], 0, width), held.recent, held.recent.dtype)
     held = held._replace(count=end)
     surplus = held.recent.shape[1] - sizes.n_needed(end)
@@ -192,52 +192,75 @@ def _retired(sizes, held, edges, known, position):
     is ever subtracted.
     """
     held = with_room(held, sizes.n_heavy)
-    rows, n_heavy, mean = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, known.mean
-    width = mean.shape[-1]
-    xp, before = namespace(rows), to_host(held.scores)
-    scores = scores_of(known, rows[..., :width])
-    first = scores[..., : max(_FIRST - position, 0)]
-    first[...] = np.inf
-    heavy, lost = run(before, scores, [edge - edges[0] for edge in edges[1:]])
-    known = np.concatenate([before, scores], axis=-1)[:, :, None, :]
-
-    # Losers in parts of a block, the first of which are filled up in front by no key.
-    lost = lost.reshape(*lost.shape[:2], 1, -1)
-    of_lost = np.take_along_axis(known, lost, axis=-1)
-    missing = -lost.shape[-1] % sizes.block
-    lost, of_lost = (
-        np.pad(array, [(0, 0)] * 3 + [(missing, 0)], constant_values=value).reshape(
-            *array.shape[:2], -1, sizes.block
-        )
-        for array, value in ((lost, 0), (of_lost, -np.inf))
-    )
+    rows, n_heavy, n_times = held.recent[:, edges[0] : edges[-1], :], sizes.n_heavy, len(edges) - 1
+    scores, heavy, lost = _chosen(held, rows, edges, known, position)
+    lost, is_key = _in_blocks(lost, scores, sizes.block)
     pool, own, shared = _pool(held, not sizes.seen_from(sizes.last_begun(held.count)))
     shared = shared + edges[0] - n_heavy
-    lost, numbers = (np.where(n < n_heavy, own + n, shared + n) for n in (lost, heavy))
-    losers = xp.reshape(take(pool, lost.ravel()), (*lost.shape, -1))
-    logs = cast(logs_of(mean, losers[..., :width]), xp.float64)
-    logs = xp.where(in_library_of(of_lost > -np.inf, logs), logs, like(-np.inf, logs))
-    parts = summary_of(logs[..., None, :], losers)
-    first = Summary(held.log_weight[..., None], held.far[:, :, n_heavy:, :])
-    parts = Summary(parts.log_weight[..., 0], parts.mean[..., 0, :])
-    n_times = len(edges) - 1
-    log_weight, means = running(first, parts)
-    summaries = Summary(log_weight[..., -n_times:], means[..., -n_times:, :])
+    # Numbers below n_heavy are those of heavy keys so far, others those of rows.
+    places, lost = (np.where(n < n_heavy, own + n, shared + n) for n in (heavy, lost))
+    losers = namespace(rows).reshape(take(pool, lost.ravel()), (*lost.shape, -1))
+    summaries = _summarised(held, losers, is_key, known.mean, n_times)
 
-    scores = np.take_along_axis(known, heavy, axis=-1)
-    bias = in_library_of(np.where(scores > -np.inf, 0.0, -np.inf), logs)
-    of_summary = bias_of(summaries, mean[:, :, None, :], width)
-    if not sizes.n_summaries:
-        of_summary = filled(-np.inf, of_summary.shape, of_summary)
-    bias = cast(xp.concat([bias, of_summary[..., None]], axis=-1), rows.dtype)
-    far = Far(pool, numbers, summaries.mean[..., None, :], bias)
+    scores = np.take_along_axis(scores, heavy, axis=-1)
+    bias = _bias_of(scores, summaries, known.mean, sizes.n_summaries)
+    far = Far(pool, places, summaries.mean[..., None, :], cast(bias, rows.dtype))
     held = held._replace(
         far=far.rows(slice(n_times - 1, n_times))[:, :, 0, ...],
-        bias=_owned(bias[:, :, -1, :]),
-        scores=in_library_of(scores[:, :, -1].copy(), logs),
+        bias=_owned(far.bias[:, :, -1, :]),
+        scores=in_library_of(scores[:, :, -1].copy(), summaries.log_weight),
         log_weight=_owned(summaries.log_weight[..., -1]),
     )
     return held, far
+
+
+def _chosen(held, rows, edges, known, position):
+    """Return the scores of heavy keys so far and of rows, (U, G, 1, h + n), and who is heavy.
+
+    That is, the numbers of the heavy keys at every edge but the first, (U, G, m, h), and those of
+    all others in the order in which they lost, (U, G, n).
+    """
+    before = to_host(held.scores)
+    scores = scores_of(known, rows[..., : known.mean.shape[-1]])
+    scores[..., : max(_FIRST - position, 0)] = np.inf
+    heavy, lost = run(before, scores, [edge - edges[0] for edge in edges[1:]])
+    return np.concatenate([before, scores], axis=-1)[:, :, None, :], heavy, lost
+
+
+def _in_blocks(lost, scores, size):
+    """Return losers in parts of a block, (U, G, m, size), and which of them are keys.
+
+    The first part is filled up in front by no key.
+    """
+    lost = lost[:, :, None, :]
+    of_lost = np.take_along_axis(scores, lost, axis=-1)
+    lost, of_lost = (
+        np.pad(array, [(0, 0)] * 3 + [(-array.shape[-1] % size, 0)], constant_values=value)
+        for array, value in ((lost, 0), (of_lost, -np.inf))
+    )
+    shape = *lost.shape[:2], -1, size
+    return lost.reshape(shape), of_lost.reshape(shape) > -np.inf
+
+
+def _summarised(held, losers, is_key, mean, n_times):
+    """Return the last n summaries, of what is held with losers (U, G, m, size, d + e) so far."""
+    xp = namespace(losers)
+    logs = cast(logs_of(mean, losers[..., : mean.shape[-1]]), xp.float64)
+    logs = xp.where(in_library_of(is_key, logs), logs, like(-np.inf, logs))
+    parts = summary_of(logs[..., None, :], losers)
+    parts = Summary(parts.log_weight[..., 0], parts.mean[..., 0, :])
+    before = Summary(held.log_weight[..., None], held.far[:, :, -1:, :])
+    log_weight, means = running(before, parts)
+    return Summary(log_weight[..., -n_times:], means[..., -n_times:, :])
+
+
+def _bias_of(scores, summaries, mean, n_summaries):
+    """Return what is added to the products of queries with heavy keys and with the summary."""
+    of_keys = in_library_of(np.where(scores > -np.inf, 0.0, -np.inf), summaries.log_weight)
+    of_summary = bias_of(summaries, mean[:, :, None, :], mean.shape[-1])
+    if not n_summaries:
+        of_summary = filled(-np.inf, of_summary.shape, of_summary)
+    return namespace(of_summary).concat([of_keys, of_summary[..., None]], axis=-1)
 
 
 def _pool(held, is_first):

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._arrays import filled, namespace, take
 from ..._validation import check_integer
+from .selection import taken
 
 _CAUSAL_UNITS, _CAUSAL_HEAVY = 256, 64
 _UNITS, _HEAVY, _SUMMARIES = 288, 72, 16
@@ -141,3 +143,47 @@ def stretches(padding, counts, is_together):
             rows = np.argsort(padding[sets], axis=1, kind="stable")[:, :n_rows]
         found.append(Stretch(sets, rows, count))
     return found
+
+
+def of_sets(array, sets):
+    """Return the entries of some sets."""
+    return array if isinstance(sets, slice) else take(array, sets)
+
+
+def rows_of(array, part):
+    """Return the rows of a `Stretch`, (n_sets, ..., m, w), of an array (U, ..., n, w)."""
+    array = of_sets(array, part.sets)
+    if part.rows is None:
+        return array
+    (n_sets, n), lead = part.rows.shape, array.shape[:-2]
+    numbers = part.rows.reshape(n_sets, *[1] * (len(lead) - 1), n)
+    return taken(array, np.broadcast_to(numbers, (*lead, n)))
+
+
+def at_their_places(out, fill, hidden, first, n_missing):
+    """Return outputs at their places, and a number at those of padding.
+
+    Parameters
+    ----------
+    out : array of shape (U, G, m, e)
+        Outputs of positions without padding from number `first` on.
+    fill : float
+        The number.
+    hidden : ndarray of bool of shape (U, n)
+        Which positions are padding.
+    first : int
+        Number of the first one.
+    n_missing : int
+        Positions that have no query.
+    """
+    places = np.where(hidden, 0, np.cumsum(~hidden, axis=1) - first)[:, None, n_missing:]
+    out = with_zeros(out, 1, fill)
+    return taken(out, np.broadcast_to(places, (*out.shape[:2], places.shape[-1])))
+
+
+def with_zeros(rows, n, fill=0.0):
+    """Return rows (U, G, m, w) with n rows of zeros, or of a number, before them."""
+    if not n:
+        return rows
+    zeros = filled(fill, (*rows.shape[:2], n, rows.shape[-1]), rows, rows.dtype)
+    return namespace(rows).concat([zeros, rows], axis=-2)

@@ -17,6 +17,7 @@ import numpy as np
 from ..._arrays import cast, constant, like, namespace, rows_at_once, take, to_host
 from .._groups import blocks
 
+_SAMPLE = 512  # positions that say enough about variances
 _TERMS = 2**17  # of scores that are added at once
 _ROUNDING = 1e-12  # of squares, of which variances are differences
 
@@ -160,3 +161,25 @@ def flat_numbers(rows, numbers):
     *lead, n, _ = rows.shape
     starts = n * np.arange(math.prod(lead)).reshape(lead)
     return numbers + starts.reshape(*lead, *[1] * (numbers.ndim - len(lead)))
+
+
+@np.errstate(over="ignore")  # of squares
+def statistics_of(q, k):
+    """Return the `Statistics` of every set: all but the mean query from evenly spread positions."""
+    n = q.shape[-2]
+    some = slice(None, None, -(-n // _SAMPLE))
+    moments = moments_of(q[..., some, :], k[:, some, :])
+    moments = _summed(moments, 2) / moments.shape[2]
+    mean = _summed(cast(q, namespace(q).float64), 2) / n
+    return Statistics.of(moments)._replace(mean=mean)
+
+
+def _summed(terms, axis):
+    """Return sums over an axis: halves are added to each other, however arrays are stored."""
+    xp, lead = namespace(terms), (slice(None),) * axis
+    while (length := terms.shape[axis]) > 1:
+        half = length // 2
+        added = terms[*lead, :half, ...] + terms[*lead, half : 2 * half, ...]
+        rest = terms[*lead, 2 * half :, ...]
+        terms = added if length == 2 * half else xp.concat([added, rest], axis=axis)
+    return terms[*lead, 0, ...]

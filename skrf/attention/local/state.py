@@ -5,10 +5,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..._arrays import filled, is_array_api, namespace, take, to_host
+from ..._arrays import filled, namespace, take, to_host
 from ..._typing import Array
+from .._state import check_maker, checked_indices
 from .causal import Held, with_room
 
+_OF_MAKER = "sizes", "maker"
 _OF_KEYS = "recent", "counts", "n_first"  # one for every key head
 
 
@@ -41,6 +43,8 @@ class LocalState:
         Number of positions in these sums.
     sizes : tuple, default=None
         Sizes of the operator, width of the keys, and whether the operator was fitted.
+    maker : tuple of float, default=()
+        The scale, and numbers that tell the fit of the operator from others.
 
     See Also
     --------
@@ -66,6 +70,7 @@ class LocalState:
     first_sums: Array | None = None
     n_first: Array | None = None
     sizes: tuple | None = None
+    maker: tuple[float, ...] = ()
 
     def select(self, indices: Array) -> Self:
         """Return the state of some entries of the batch (first axis), for example in a beam search.
@@ -84,7 +89,7 @@ class LocalState:
             return self
         if self.recent.ndim < 4:
             raise ValueError("select needs a batch and heads, but the keys had fewer axes.")
-        rows = indices if is_array_api(indices) else np.asarray(indices)
+        rows = checked_indices(indices)
         return self.mapped(lambda _, array: take(array, rows))
 
     def mapped(self, function: Any) -> Self:
@@ -104,13 +109,13 @@ class LocalState:
         changed = {
             name: None if array is None else function(name, array) for name, array in arrays.items()
         }
-        return type(self)(**changed, sizes=self.sizes)
+        return type(self)(**changed, sizes=self.sizes, maker=self.maker)
 
 
-_ARRAYS = tuple(field.name for field in fields(LocalState) if field.name != "sizes")
+_ARRAYS = tuple(field.name for field in fields(LocalState) if field.name not in _OF_MAKER)
 
 
-def checked_counts(state, sizes, inputs):
+def checked_counts(state, sizes, maker, inputs):
     """Return the counts of all sets on the host, or raise if a state does not fit.
 
     Parameters
@@ -119,6 +124,8 @@ def checked_counts(state, sizes, inputs):
         The state.
     sizes : tuple
         Sizes of the operator, width of the keys, and whether it was fitted.
+    maker : tuple of float
+        The scale, and numbers that tell the fit.
     inputs : Inputs
         The positions that continue it.
     """
@@ -133,6 +140,7 @@ def checked_counts(state, sizes, inputs):
                 "state must come from earlier positions of the same inputs and operator: its "
                 f"{name} are {one}, these are {other}."
             )
+    check_maker(state.maker, maker)
     return to_host(state.counts).reshape(-1)
 
 
@@ -161,7 +169,7 @@ def held_of(state, stretch):
     return Held(stretch.count, *(getattr(state, name) for name in Held._fields[1:]))
 
 
-def state_of(kind, sizes, helds, stretches, inputs):
+def state_of(kind, sizes, maker, helds, stretches, inputs):
     """Return the state of what is held of every `Stretch`, in the layout of inputs."""
     xp, n_rows = namespace(inputs.q), max(held.recent.shape[1] for held in helds)
     n_heavy = max(held.scores.shape[-1] for held in helds)
@@ -178,7 +186,7 @@ def state_of(kind, sizes, helds, stretches, inputs):
         arrays = dict(zip(Held._fields[1:], held[1:], strict=True))
         arrays["recent"] = put(held.recent)
         counts = filled(held.count, held.recent.shape[:1], held.recent, xp.int64)
-        parts.append(kind(counts=counts, sizes=sizes, **arrays))
+        parts.append(kind(counts=counts, sizes=sizes, maker=maker, **arrays))
     state = parts[0]
     if len(parts) > 1:
         order = np.argsort(np.concatenate([stretch.sets for stretch in stretches]))

@@ -1,0 +1,105 @@
+"""Attention to disjoint sets of keys, merged into that to all of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .._arrays import cast, constant, namespace
+from .._sums import finite
+from .._typing import Array, Result
+from ._inputs import check_real
+
+
+def merge_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Result, Result]:
+    """Merge the attention of the same queries to disjoint sets of keys.
+
+    The outputs are averaged with weights proportional to exp(lse), so contexts can be computed once
+    and kept, computed on several machines, or by different operators.
+
+    Parameters
+    ----------
+    outputs : sequence of arrays of shape (..., L, e)
+        Attention to each set of keys, as operators return it with ``return_lse=True``.
+    lses : sequence of arrays of shape (..., L)
+        The logarithms of the sums of weights that belong to them; -inf where there is no key.
+
+    Returns
+    -------
+    out : array of shape (..., L, e)
+        Attention to all keys, in the dtype of the outputs; 0 without any key.
+    lse : array of shape (..., L)
+        Logarithm of the sum of all weights, by which the result can be merged again.
+
+    Raises
+    ------
+    ValueError
+        If nothing is given, or shapes do not fit.
+    TypeError
+        If an array does not hold real numbers, or arrays belong to different libraries.
+
+    See Also
+    --------
+    exact_attention : Its results merge exactly.
+    ApproxKernelAttention : Its results merge exactly if both calls have one draw and one fit.
+    LocalAttention : Parts of a text merge to the softmax over all their keys and summaries.
+
+    Notes
+    -----
+    A bidirectional call of an operator that is not fitted takes statistics from its own keys: its
+    features differ from those of the next call, and merging them is one more approximation. Call
+    ``fit`` first.
+
+    With gates or a decay, weights fall with every later position: add the sum of the log gates of
+    all later positions to the lse of an earlier part before merging.
+
+    References
+    ----------
+    Milakov and Gimelshein, Online normalizer calculation for softmax (2018).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.attention import exact_attention, merge_attention
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 2, 100, 8))  # two heads
+    >>> parts = [slice(60), slice(60, None)]
+    >>> results = [exact_attention(q, k[:, p], v[:, p], return_lse=True) for p in parts]
+    >>> out, lse = merge_attention(*zip(*results))
+    >>> bool(np.allclose(out, exact_attention(q, k, v)))
+    True
+    """
+    outputs, lses = list(outputs), list(lses)
+    if not outputs or len(outputs) != len(lses):
+        raise ValueError(
+            "outputs and lses must be as many, and at least one, got "
+            f"{len(outputs)} outputs and {len(lses)} lses."
+        )
+    arrays = [
+        array if hasattr(array, "dtype") else np.asarray(array) for array in (*outputs, *lses)
+    ]
+    if len({namespace(array) for array in arrays}) > 1:
+        kinds = ", ".join(sorted({type(array).__name__ for array in arrays}))
+        raise TypeError(f"outputs and lses must be arrays of one library, got {kinds}.")
+    n = len(outputs)
+    outputs, lses = arrays[:n], arrays[n:]
+    for i, (out, lse) in enumerate(zip(outputs, lses, strict=True)):
+        check_real(f"outputs[{i}]", out)
+        check_real(f"lses[{i}]", lse)
+        shape = tuple(outputs[0].shape)
+        if not shape or tuple(out.shape) != shape or tuple(lse.shape) != shape[:-1]:
+            raise ValueError(
+                "outputs must have one shape (..., L, e), and lses (..., L), got "
+                f"outputs[0] of shape {shape}, outputs[{i}] of shape {tuple(out.shape)} and "
+                f"lses[{i}] of shape {tuple(lse.shape)}."
+            )
+    xp, dtype = namespace(outputs[0]), outputs[0].dtype
+    logs = xp.stack([cast(lse, xp.float64) for lse in lses], axis=-1)
+    top = finite(constant(xp.max(logs, axis=-1, keepdims=True)))
+    weights = xp.exp(logs - top)
+    total = xp.sum(weights, axis=-1, keepdims=True)
+    is_none = total == 0
+    total = xp.where(is_none, xp.ones_like(total), total)
+    shares, out = weights / total, 0.0
+    for i in range(n):
+        out = out + shares[..., i][..., None] * cast(outputs[i], xp.float64)
+    lse = xp.where(is_none, xp.full_like(total, -np.inf), xp.log(total) + top)[..., 0]
+    return cast(out, dtype), cast(lse, lses[0].dtype)

@@ -1,0 +1,310 @@
+"""Emissions of rows of numbers: what a hidden Markov model asks of them, and normal ones."""
+
+import copy
+from typing import Any, Literal, Self
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from sklearn.cluster import KMeans
+
+from .._typing import Array, RandomState
+from .._validation import draw_seed, naming
+from ._potentials import as_array
+
+_FLOOR = 1e-6  # of variances, as a share of the variance of a column
+_KINDS = "diag", "full"
+_LOG_2_PI = np.log(2 * np.pi)
+
+
+class GaussianEmissions:
+    """Normal emissions: the rows of a state have a mean and a covariance.
+
+    Any object with these methods can be the `emissions` of a `KernelHMM`; without `pull_back`, its
+    parameters are learnt by expectation maximisation alone. Entries of rows that are masked
+    (``numpy.ma``) are summed out, so a row counts with what was observed of it.
+
+    Parameters
+    ----------
+    means : array-like of shape (n_states, p)
+        Means.
+    covars : array-like of shape (n_states, p) or (n_states, p, p)
+        Variances, or covariances.
+    covariance_type : {"diag", "full"}, default="diag"
+        Whether covariances stay diagonal in `update`.
+
+    Attributes
+    ----------
+    floor : ndarray of shape (p,)
+        Least variances: a millionth of those of the columns that `update` saw, or 1
+        for columns that are constant; 0 before.
+    parameters : list of ndarray
+        Parameters without constraints, of which `pull_back` returns gradients.
+    n_parameters : int
+        Number of free parameters.
+
+    See Also
+    --------
+    KernelHMM : Takes them as `emissions`.
+
+    References
+    ----------
+    Maximum likelihood from incomplete data via the EM algorithm (1977).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf.graphical import GaussianEmissions
+    >>> emissions = GaussianEmissions([[0.0], [5.0]], [[1.0], [1.0]])
+    >>> emissions.log_likelihood(np.array([[0.0], [5.0]])).round(2)
+    array([[ -0.92, -13.42],
+           [-13.42,  -0.92]])
+    """
+
+    def __init__(
+        self, means: Array, covars: Array, *, covariance_type: Literal["diag", "full"] = "diag"
+    ) -> None:
+        check_covariance_type(covariance_type)
+        self.means = as_array("means", means, np.float64)
+        covars = as_array("covars", covars, np.float64)
+        n, p = self.means.shape if self.means.ndim == 2 else (0, 0)
+        if covars.shape == (n, p):
+            covars = covars[:, :, None] * np.eye(p)
+        if not n or covars.shape != (n, p, p) or not np.isfinite(self.means).all():
+            raise ValueError(
+                "means must have shape (n_states, p) and covars (n_states, p) or (n_states, p, p), "
+                f"got {self.means.shape} and {covars.shape}."
+            )
+        with naming("covars"):
+            np.linalg.cholesky(covars)
+        self.covars, self.covariance_type, self.floor = covars, covariance_type, np.zeros(p)
+
+    def __repr__(self):
+        n, p = self.means.shape
+        return f"<GaussianEmissions of {n} states and {p} columns, {self.covariance_type!r}>"
+
+    @classmethod
+    def _of_data(cls, n_states, X, covariance_type, rng):
+        """Return emissions of the clusters that k-means finds, without the order of the rows."""
+        filled = _filled(X, X.mean(axis=0))
+        scales = filled.std(axis=0)
+        kmeans = KMeans(n_states, n_init=1, random_state=draw_seed(rng))
+        labels = kmeans.fit_predict(filled / np.where(scales > 0, scales, 1.0))
+        first = cls(
+            filled[:n_states], np.ones((n_states, X.shape[1])), covariance_type=covariance_type
+        )
+        return first.update(labels[:, None] == np.arange(n_states), filled)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of free parameters."""
+        n, p = self.means.shape
+        return n * (2 * p if self.covariance_type == "diag" else p + p * (p + 1) // 2)
+
+    def log_likelihood(self, X: Array) -> np.ndarray:
+        """Return the log density of every row in every state.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_samples, p)
+            Rows; masked entries are missing.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_states)
+            Log densities of the entries that are not missing.
+        """
+        table = np.zeros((len(X), len(self.means)))
+        for rows, columns, part in _parts(X):
+            table[rows] = -0.5 * len(columns) * _LOG_2_PI
+            for k, (mean, root) in enumerate(self._parts_of_states(columns)):
+                scaled = self._solved(root, (part - mean).T)
+                table[rows, k] -= 0.5 * (scaled**2).sum(axis=0) + self._log_det(root)
+        return table
+
+    # Roots of covariances are lower triangles, or vectors if covariances are diagonal.
+
+    def _parts_of_states(self, columns):
+        """Yield the mean and the root of the covariance of some columns, by state."""
+        for mean, covar in zip(self.means, self.covars, strict=True):
+            if self.covariance_type == "diag":
+                yield mean[columns], np.sqrt(np.diag(covar)[columns])
+            else:
+                yield mean[columns], np.linalg.cholesky(covar[np.ix_(columns, columns)])
+
+    def _solved(self, root, values):
+        if root.ndim == 1:
+            return values / root[:, None]
+        return solve_triangular(root, values, lower=True) if len(root) else values
+
+    def _log_det(self, root):
+        return np.log(root if root.ndim == 1 else np.diag(root)).sum()
+
+    def update(self, posteriors: np.ndarray, X: Array) -> Self:
+        """Return the emissions that maximise the expected log likelihood.
+
+        Parameters
+        ----------
+        posteriors : ndarray of shape (n_samples, n_states)
+            Posteriors of the states.
+        X : ndarray of shape (n_samples, p)
+            Rows; masked entries have the expectation given the others.
+
+        Returns
+        -------
+        GaussianEmissions
+            New emissions; states without any share keep theirs.
+        """
+        new = copy.copy(self)
+        new.means, new.covars = self.means.copy(), self.covars.copy()
+        new.floor = self._floor_of(X)
+        for k, (mean, covar) in enumerate(zip(self.means, self.covars, strict=True)):
+            weights = posteriors[:, k].astype(float)
+            total = weights.sum()
+            if total <= 0:
+                continue
+            filled, rest = np.empty(X.shape), np.zeros(covar.shape)
+            for rows, seen, part in _parts(X):
+                lost = np.setdiff1d(np.arange(len(mean)), seen)
+                gain = np.linalg.solve(covar[np.ix_(seen, seen)], covar[np.ix_(seen, lost)])
+                filled[np.ix_(rows, seen)] = part
+                filled[np.ix_(rows, lost)] = mean[lost] + (part - mean[seen]) @ gain
+                left = covar[np.ix_(lost, lost)] - covar[np.ix_(lost, seen)] @ gain
+                rest[np.ix_(lost, lost)] += weights[rows].sum() * left
+            new.means[k] = weights @ filled / total
+            apart = filled - new.means[k]
+            new.covars[k] = new._floored(((weights * apart.T) @ apart + rest) / total)
+        return new
+
+    def _floor_of(self, X):
+        variances = np.ma.filled(X.var(axis=0), 0.0)
+        # Of a constant, the mean is off by rounding.
+        is_flat = (
+            variances <= (8 * np.finfo(float).eps * np.abs(np.ma.filled(X, 0)).max(axis=0)) ** 2
+        )
+        return _FLOOR * np.where(is_flat, 1 / _FLOOR, variances)
+
+    def _floored(self, covar):
+        """Return a covariance of which no direction varies less than the floor."""
+        if self.covariance_type == "diag":
+            return np.diag(np.maximum(np.diag(covar), self.floor))
+        scales = np.sqrt(self.floor)
+        values, vectors = np.linalg.eigh(covar / np.outer(scales, scales))
+        return (vectors * np.maximum(values, 1.0)) @ vectors.T * np.outer(scales, scales)
+
+    @property
+    def parameters(self) -> list[np.ndarray]:
+        """Means, and roots of what covariances have above the floor."""
+        over = self.covars - np.diag(self.floor)
+        if self.covariance_type == "diag":
+            variances = np.diagonal(self.covars, axis1=1, axis2=2)
+            over = np.diagonal(over, axis1=1, axis2=2)
+            return [self.means, np.log(np.maximum(over, 1e-12 * variances))]
+        values, vectors = np.linalg.eigh(over)
+        values = np.maximum(values, 1e-12 * values.max(axis=1, keepdims=True))
+        return [self.means, vectors * np.sqrt(values)[:, None]]
+
+    def moved(self, parameters: list[np.ndarray]) -> Self:
+        """Return emissions of other parameters.
+
+        Parameters
+        ----------
+        parameters : list of ndarray
+            Arrays like those of `parameters`.
+
+        Returns
+        -------
+        GaussianEmissions
+            New emissions.
+        """
+        new = copy.copy(self)
+        new.means, roots = parameters
+        if self.covariance_type == "diag":
+            with np.errstate(over="ignore"):
+                new.covars = (np.exp(roots) + self.floor)[:, :, None] * np.eye(roots.shape[1])
+        else:
+            new.covars = roots @ roots.transpose(0, 2, 1) + np.diag(self.floor)
+        return new
+
+    def pull_back(self, posteriors: np.ndarray, X: Array) -> list[np.ndarray]:
+        """Return gradients of the expected log likelihood with respect to `parameters`.
+
+        Parameters
+        ----------
+        posteriors : ndarray of shape (n_samples, n_states)
+            Posteriors of the states.
+        X : ndarray of shape (n_samples, p)
+            Rows.
+
+        Returns
+        -------
+        list of ndarray
+            Gradients, in the shapes of `parameters`.
+        """
+        by_means, by_covars = np.zeros(self.means.shape), np.zeros(self.covars.shape)
+        for rows, columns, part in _parts(X):
+            at = np.ix_(columns, columns)
+            for k, (mean, root) in enumerate(self._parts_of_states(columns)):
+                weights, apart = posteriors[rows, k], part - mean
+                inverse = self._solved(root, np.eye(len(columns)))
+                precision = inverse.T @ inverse
+                by_means[k, columns] += precision @ (weights @ apart)
+                spread = precision @ ((weights * apart.T) @ apart) @ precision
+                by_covars[k][at] += 0.5 * (spread - weights.sum() * precision)
+        if self.covariance_type == "diag":
+            return [by_means, np.diagonal(by_covars, axis1=1, axis2=2) * np.exp(self.parameters[1])]
+        return [by_means, 2 * by_covars @ self.parameters[1]]
+
+    def sample(self, states: np.ndarray, rng: RandomState) -> np.ndarray:
+        """Return a row for every state.
+
+        Parameters
+        ----------
+        states : ndarray of int of shape (n_samples,)
+            States.
+        rng : RandomState
+            Source of the draws.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, p)
+            Rows.
+        """
+        generator: Any = rng
+        roots = np.linalg.cholesky(self.covars)[states]
+        normal = generator.normal(size=(len(states), self.means.shape[1]))
+        return self.means[states] + np.einsum("tij,tj->ti", roots, normal)
+
+
+def check_covariance_type(value):
+    """Raise unless this is a kind of covariances."""
+    if not isinstance(value, str) or value not in _KINDS:
+        raise ValueError(f"covariance_type must be 'diag' or 'full', got {value!r}.")
+
+
+def check_rows(X, width=None):
+    """Return rows of numbers, masked where they were."""
+    mask = np.ma.getmaskarray(X) if isinstance(X, np.ma.MaskedArray) else None
+    rows = as_array("X", X if mask is None else np.where(mask, 0.0, X.filled(0)), np.float64)
+    rows = rows[:, None] if rows.ndim == 1 and width in (None, 1) else rows
+    if rows.ndim != 2 or rows.size == 0 or width not in (None, rows.shape[1]):
+        wanted = "p" if width is None else width
+        raise ValueError(f"X must have shape (n_samples, {wanted}), got {np.shape(X)}.")
+    if not np.isfinite(rows).all():
+        raise ValueError("X must hold finite numbers: mark missing ones with a mask of numpy.ma.")
+    return rows if mask is None or not mask.any() else np.ma.array(rows, mask=mask)
+
+
+def _filled(X, values):
+    return np.where(np.ma.getmaskarray(X), np.ma.filled(values, 0.0), np.ma.getdata(X))
+
+
+def _parts(X):
+    """Yield rows that lack the same columns, the columns that they have, and what is there."""
+    is_missing, X = np.ma.getmaskarray(X), np.ma.getdata(X)
+    if not is_missing.any():
+        yield np.arange(len(X)), np.arange(X.shape[1]), X
+        return
+    patterns, which = np.unique(is_missing, axis=0, return_inverse=True)
+    for number, pattern in enumerate(patterns):
+        rows, columns = np.flatnonzero(which.ravel() == number), np.flatnonzero(~pattern)
+        yield rows, columns, X[np.ix_(rows, columns)]

@@ -1,0 +1,166 @@
+"""Recursions over sequences for few states: their matrix of transitions and compiled loops.
+
+Posteriors are shares, divided by their sum at every position. Where no transition is below the
+root of the least number, every state is predicted with at least that share: what has underflowed
+stays a negligible part of everything, whatever the emissions are. Otherwise, as where transitions
+are forbidden, the same sums are those of logarithms.
+"""
+
+from functools import cached_property
+
+import numpy as np
+
+_LEAST = 1e-140  # shares up to which losses of 1e-308, relative to the square, stay negligible
+_BLOCK_ENTRIES = 2**25  # values of best paths that are kept at once
+
+
+class FewStates:
+    """Transitions and starts of a model whose states are few.
+
+    Parameters
+    ----------
+    transition : Channel
+        Values of transitions, in float64.
+    log_start : ndarray of shape (n_states,)
+        Logarithms of the values of first states.
+    """
+
+    def __init__(self, transition, log_start):
+        self.log_start, self.start = log_start, np.exp(log_start)
+        self.A = np.ascontiguousarray(transition.spread(transition.R))
+        self.is_exact = transition.T is None
+        self.is_safe = self.A.min() > _LEAST
+        self._transition = transition
+
+    @cached_property
+    def log_A(self):
+        """Logarithms of transitions."""
+        return np.ascontiguousarray(self._transition.log_values())
+
+    def run(self, kernels, table, symbols, starts, keeps):
+        """Return what a pass over sequences leaves.
+
+        Parameters
+        ----------
+        kernels : module
+            Result of `_kernels.of_recursions`.
+        table : tuple of ndarray
+            Logs of emissions, and what `Model.weights` makes of them.
+        symbols, starts : ndarray of shape (n_positions,)
+            Rows of these, and where sequences begin; see `joined`.
+        keeps : bool
+            Whether to keep all posteriors or only the last one.
+        """
+        logs, (weights, tops) = table
+        symbols = np.where(symbols < 0, symbols + len(logs), symbols)
+        posteriors = np.empty((len(symbols) if keeps else 1, len(self.start)))
+        norms = np.empty(len(symbols))
+        if self.is_safe:
+            given = self.A, self.start, weights, symbols, starts, _LEAST, posteriors, norms
+            if kernels.filter_states(*given):
+                return Pass(self, kernels, table, symbols, starts, posteriors, norms, False)
+        given = self.A, self.log_A, self.log_start, logs, symbols, starts, posteriors, norms
+        kernels.filter_logs(*given)
+        return Pass(self, kernels, table, symbols, starts, posteriors, norms, True)
+
+    def viterbi(self, kernels, logs, symbols, starts):
+        """Return the log probability of the best path of every sequence, and all paths joined."""
+        n = len(self.start)
+        symbols = np.where(symbols < 0, symbols + len(logs), symbols)
+        ends = np.append(starts[1:], True)
+        size = max(1, _BLOCK_ENTRIES // n)
+        blocks = [slice(at, at + size) for at in range(0, len(symbols), size)]
+        best, befores = np.empty((min(size, len(symbols)), n)), [np.zeros(n)]
+
+        def fill(number):
+            block = blocks[number]
+            part = best[: len(symbols[block])]
+            given = symbols[block], starts[block], befores[number]
+            kernels.best_values(self.log_A, self.log_start, logs, *given, part)
+            return part
+
+        for number in range(len(blocks) - 1):
+            befores.append(fill(number)[-1].copy())
+        path, values, after = np.empty(len(symbols), np.intp), [], 0
+        for number in reversed(range(len(blocks))):
+            part, block = fill(number), blocks[number]
+            kernels.trace(self.log_A, part, ends[block], after, path[block])
+            values.append(part[ends[block]].max(axis=1))
+            after = path[block.start]
+        return np.concatenate(values[::-1]), path
+
+
+class Pass:
+    """What a pass over sequences has left, in logs or not."""
+
+    def __init__(self, few, kernels, table, symbols, starts, posteriors, norms, in_logs):
+        self.few, self.kernels, self.table = few, kernels, table
+        self.symbols, self.starts, self.in_logs = symbols, starts, in_logs
+        self.raw, self.norms = posteriors, norms
+
+    @property
+    def log_norms(self):
+        """Log divisors of all positions."""
+        if self.in_logs:
+            return self.norms
+        return np.log(self.norms) + self.table[1][1][self.symbols]
+
+    @property
+    def log_probs(self):
+        """Log probabilities of all sequences."""
+        return np.add.reduceat(self.log_norms, np.flatnonzero(self.starts))
+
+    def posteriors(self):
+        """Return posteriors given the past."""
+        return np.exp(self.raw) if self.in_logs else self.raw
+
+    def smoothed(self, counts=False):
+        """Return posteriors given all, once; and expected counts if asked for.
+
+        Counts are those of transitions, (n, n), divided by them, of symbols with states, and of
+        first states, divided by the start: divided so that features can have a share in them.
+        Logarithms give counts that are not divided, for the exact kernel alone.
+        """
+        few, (logs, (weights, _)) = self.few, self.table
+        n, of = len(few.start), None
+        if counts:
+            of = np.zeros((n, n)), np.zeros((len(logs), n)), np.zeros(n)
+        if self.in_logs:
+            given = few.A, few.log_A, logs, self.symbols, self.starts, self.norms, self.raw
+            self.kernels.smooth_logs(*given, of)
+        else:
+            given = few.A, weights, self.symbols, self.starts, self.norms, self.raw
+            self.kernels.smooth_states(*given, of)
+        return (self.raw, of) if counts else self.raw
+
+
+class Tables:
+    """A matrix of transitions in place of a channel.
+
+    Parameters
+    ----------
+    A : ndarray of shape (n, n)
+        The matrix.
+    """
+
+    T = None
+
+    def __init__(self, A):
+        self.R = A
+
+    def spread(self, shares):
+        """Return what it gets: there are no features."""
+        return shares
+
+    def log_values(self):
+        """Return the logarithms of the matrix."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.R)
+
+
+def joined(sequences):
+    """Return sequences one after the other, and where each begins."""
+    symbols = np.concatenate(sequences, dtype=np.intp, casting="same_kind")
+    starts = np.zeros(len(symbols), bool)
+    starts[np.cumsum([0, *map(len, sequences[:-1])])] = True
+    return symbols, starts

@@ -1,0 +1,180 @@
+"""Recursions of few states: plain and compiled, of shares and of logarithms, against each other."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+
+from skrf import OptimalPositiveRF, _kernels
+from skrf._kernels import plain
+from skrf.graphical import KernelHMM, _learning, _rank_space
+from skrf.graphical._few import FewStates, joined
+
+cpu = _kernels._cpu()
+
+
+class Transition:
+    """A table of logarithms in place of a channel."""
+
+    T = None
+
+    def __init__(self, logs):
+        self.R, self.logs = np.exp(logs), logs
+
+    def spread(self, shares):
+        return shares
+
+    def log_values(self):
+        return self.logs
+
+
+def forward(logs, start, rows):
+    """Return log sums over the states before each position of one sequence."""
+    with np.errstate(divide="ignore"):
+        sums = [start + rows[0]]
+        for row in rows[1:]:
+            sums.append(logsumexp(sums[-1][:, None] + logs, axis=0) + row)
+    return np.array(sums)
+
+
+def made(kind, seed):
+    """Return logs of transitions, starts and emissions, and sequences."""
+    rng = np.random.default_rng(seed)
+    n, n_symbols = rng.integers(1, 8), rng.integers(1, 5)
+    logs = (400.0 if kind == "large" else 1.5) * rng.normal(size=(n, n))
+    if kind == "left-right":
+        logs[np.tril_indices(n, -1)] = -np.inf
+    elif kind == "masked":
+        is_allowed = rng.random((n, n)) < 0.5
+        is_allowed[np.arange(n), rng.integers(n, size=n)] = True
+        logs[~is_allowed] = -np.inf
+    logs -= logs.max() if kind == "global" else logsumexp(logs, axis=1, keepdims=True)
+    start = np.log(rng.dirichlet(np.full(n, 0.1)) + 1e-300)
+    rows = 10 ** rng.uniform(-1, 2.5) * rng.normal(size=(n_symbols + 1, n))
+    rows[rng.random(rows.shape) < 0.2] = -np.inf
+    rows[:, 0] = np.maximum(rows[:, 0], -50.0)
+    rows[-1] = 0.0  # missing
+    return logs, start, rows, [rng.integers(-1, n_symbols, size=m) for m in (17, 1, 4)]
+
+
+def results(few, kernels, rows, sequences, is_safe):
+    """Return log probabilities, posteriors filtered and smoothed, and counts."""
+    tops = rows.max(axis=1)
+    few.is_safe = is_safe
+    run = few.run(kernels, (rows, (np.exp(rows - tops[:, None]), tops)), *joined(sequences), True)
+    found = [run.log_probs, run.posteriors().copy()]
+    posteriors, (moves, by_symbol, by_start) = run.smoothed(counts=True)
+    if not run.in_logs:
+        moves, by_start = moves * few.A, by_start * few.start
+    return [*found, posteriors, moves, by_symbol, by_start]
+
+
+@pytest.mark.parametrize("kind", ["any", "large", "global", "masked", "left-right"])
+def test_all_recursions_agree(kind):
+    n_safe = 0
+    for seed in range(12):
+        logs, start, rows, sequences = made(kind, seed)
+        few = FewStates(Transition(logs), start)
+        is_safe = few.is_safe
+        assert is_safe == (few.A.min() > 1e-140)
+        expected = results(few, plain, rows, sequences, False)
+        ends = [logsumexp(forward(logs, start, rows[sequence])[-1]) for sequence in sequences]
+        assert_allclose(expected[0], ends, rtol=1e-11, atol=1e-11)
+        for kernels, safe in ((cpu, False), (plain, True), (cpu, True)):
+            if safe <= is_safe:
+                n_safe += safe
+                found = results(few, kernels, rows, sequences, safe)
+                for one, other in zip(found, expected, strict=True):
+                    assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+        paths = [few.viterbi(kernels, rows, *joined(sequences)) for kernels in (plain, cpu)]
+        assert_array_equal(*(path for _, path in paths))
+        assert_allclose(*(values for values, _ in paths), rtol=1e-12)
+    assert n_safe or kind in ("masked", "left-right")
+
+
+def test_what_outgrows_the_rest_after_it_has_underflowed_is_kept():
+    """A state is lost at once, and two steps later it is the only explanation.
+
+    All shares that are predicted are at least 1e-250, so no divisor ever looks too small.
+    """
+    far = np.log(1e-250)
+    logs = np.array([[far, -0.0, far], [far, far, 0.0], [far, far, 0.0]])
+    start, rows = np.array([0.0, far, far]), np.zeros((3, 3))
+    rows[1, 1:] = -750.0, -2000.0
+    rows[2, :2] = -2000.0
+    sequences = [np.arange(3)]
+    expected = logsumexp(forward(logs, start, rows)[-1])
+    few = FewStates(Transition(logs), start)
+    tops = rows.max(axis=1)
+    table = rows, (np.exp(rows - tops[:, None]), tops)
+    for kernels in (plain, cpu):
+        run = few.run(kernels, table, *joined(sequences), False)
+        assert_allclose(run.log_probs, expected, rtol=1e-12)
+
+
+def test_a_state_below_all_numbers_may_be_the_only_one_left():
+    """Two states that are never left, of which the first cannot emit the second symbol."""
+    with np.errstate(divide="ignore"):
+        logs, start = np.log(np.eye(2)), np.log([0.5, 0.5])
+    rows, sequences = np.array([[0.0, -1500.0], [-np.inf, 0.0]]), [np.array([0, 1, 1])]
+    few, tops = FewStates(Transition(logs), start), rows.max(axis=1)
+    assert not few.is_safe
+    table = rows, (np.exp(rows - tops[:, None]), tops)
+    for kernels in (plain, cpu):
+        run = few.run(kernels, table, *joined(sequences), True)
+        assert_allclose(run.log_probs, np.log(0.5) - 1500, rtol=1e-12)
+        posteriors, (moves, _, _) = run.smoothed(counts=True)
+        assert_allclose(posteriors, np.tile([0, 1], (3, 1)), atol=1e-12)
+        assert_allclose(moves, [[0, 0], [0, 2]], atol=1e-12)
+
+
+def test_best_paths_are_the_same_in_blocks(monkeypatch):
+    logs, start, rows, _ = made("any", 3)
+    few, symbols = FewStates(Transition(logs), start), np.random.default_rng(0)
+    sequences = [symbols.integers(len(rows), size=m) for m in (40, 1, 9)]
+    whole = few.viterbi(cpu, rows, *joined(sequences))
+    monkeypatch.setattr("skrf.graphical._few._BLOCK_ENTRIES", 6 * len(start))
+    for kernels in (plain, cpu):
+        values, path = few.viterbi(kernels, rows, *joined(sequences))
+        assert_array_equal(path, whole[1])
+        assert_allclose(values, whole[0], rtol=1e-12)
+
+
+def test_kernels_come_in_once_the_work_repays_them(monkeypatch):
+    monkeypatch.setattr(_kernels, "_passed", 0)
+    monkeypatch.setattr(_kernels, "MANY_SYMBOLS", 100)
+    said = []
+    assert _kernels.of_recursions(60, said.append) is plain
+    monkeypatch.setattr(_kernels, "_is_cached", lambda *names: False)
+    assert _kernels.of_recursions(40, said.append) is cpu
+    assert _kernels.of_recursions(1, said.append) is cpu
+    assert len(said) == 1 and "compiling" in said[0]
+
+
+@pytest.mark.parametrize("start", ["uniform", "embedding"])
+def test_sums_in_the_space_of_features_are_those_of_states(start, monkeypatch):
+    """Log probabilities and gradients of several sequences, missing symbols among them."""
+    rng = np.random.default_rng(0)
+    given = {"start_embedding": rng.normal(size=4)} if start == "embedding" else {}
+    feature_map = OptimalPositiveRF(6, random_state=0)
+    model = KernelHMM.from_random(150, 5, 4, scale=1.0, feature_map=feature_map, random_state=0)
+    model = model.set_params(**given)._model
+    sequences = [rng.integers(-1, 5, size=m) for m in (40, 7, 1, 7)]
+    used, rank_of = [], _rank_space.RankSpace.of
+
+    def of(*args):
+        used.append(rank_of(*args))
+        return used[-1]
+
+    monkeypatch.setattr(_rank_space.RankSpace, "of", of)
+    log_probs = model.log_prob(sequences)
+    log_prob, by_role = _learning.gradients(model, sequences)
+    assert len(used) == 2 and None not in used
+    monkeypatch.setattr(_rank_space, "_GAIN", 0)
+    assert_allclose(log_probs, model.log_prob(sequences), rtol=1e-12)
+    assert used[-1] is None
+    expected, others = _learning.gradients(model, sequences)
+    assert_allclose([log_prob, log_probs.sum()], expected, rtol=1e-12)
+    for role, gradient in others.items():
+        if np.ndim(gradient):
+            assert_allclose(by_role[role], gradient, rtol=0, atol=1e-12 * np.abs(gradient).max())

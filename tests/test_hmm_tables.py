@@ -1,0 +1,562 @@
+"""Numbers of states, masks, tables and emissions of hidden Markov models."""
+
+import itertools
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from fields import assert_drawn_from, assert_gradient
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+
+from skrf import AdaptiveRF
+from skrf.graphical import GaussianEmissions, KernelHMM, _learning, _recursions
+from skrf.graphical._batches import FreeArrays
+
+START = np.array([1.0, 0.0, 0.0])
+MOVES = np.array([[0.8, 0.2, 0.0], [0.0, 0.7, 0.3], [0.0, 0.0, 1.0]])
+EMITTED = np.array([[0.6, 0.4, 0.0, 0.0], [0.1, 0.4, 0.5, 0.0], [0.1, 0.1, 0.2, 0.6]])
+X = np.array([0, 1, 1, 2, 1, 3, 3, 0, 2])
+
+
+def logs_of(start, moves, rows):
+    """Return the log probability and the posteriors of one sequence, by enumeration."""
+    paths = np.array(list(itertools.product(range(len(start)), repeat=len(rows))))
+    with np.errstate(divide="ignore"):
+        logs = np.log(start)[paths[:, 0]] + rows[np.arange(len(rows)), paths].sum(axis=1)
+        logs += np.log(moves)[paths[:, :-1], paths[:, 1:]].sum(axis=1)
+    total = logsumexp(logs)
+    shares = np.exp(logs - total)
+    posteriors = [
+        [shares[paths[:, t] == k].sum() for k in range(len(start))] for t in range(len(rows))
+    ]
+    return total, np.array(posteriors), paths[logs.argmax()]
+
+
+def left_right(**params):
+    return KernelHMM.from_tables(START, MOVES, EMITTED, **params)
+
+
+def quiet(model, *args, **params):
+    """Fit without warnings of few iterations."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.fit(*args, **params)
+
+
+# ------------------------------------------------------------------ tables and masks
+
+
+def test_tables_are_kept_and_zeros_stay_zero():
+    model = left_right()
+    for name, table in (("startprob_", START), ("transmat_", MOVES), ("emissionprob_", EMITTED)):
+        assert_allclose(getattr(model, name), table, rtol=1e-14)
+        assert_array_equal(getattr(model, name) == 0, table == 0)
+    with np.errstate(divide="ignore"):
+        total, posteriors, path = logs_of(START, MOVES, np.log(EMITTED.T[X]))
+    assert_allclose(model.score(X), total, rtol=1e-12)
+    assert_allclose(model.predict_proba(X), posteriors, atol=1e-12)
+    assert_array_equal(model.predict(X, algorithm="viterbi"), path)
+    assert_allclose(clone(model).score(X), total, rtol=1e-12)
+    several = model.sample(lengths=[30] * 10, random_state=0)[0]
+    fitted = quiet(clone(model).set_params(max_iter=30), several, [30] * 10)
+    assert fitted.score(several, [30] * 10) > model.score(several, [30] * 10) + 1
+    for name, table in (("startprob_", START), ("transmat_", MOVES), ("emissionprob_", EMITTED)):
+        assert_array_equal(getattr(fitted, name) == 0, table == 0)
+
+
+def test_gradients_of_masked_models_are_those_of_differences():
+    """Also of the start that is learnt, with missing symbols and known states."""
+    rng = np.random.default_rng(0)
+    model = KernelHMM.from_random(4, 5, random_state=0)
+    model.set_params(
+        transition_mask=np.tri(4, dtype=bool).T | (np.arange(4) == 0),
+        start_mask=[True, False, True, True],
+        emission_mask=rng.random((4, 5)) < 0.7,
+    )
+    model.emission_mask[:, 0] = True
+    first, symbols = model._model, rng.integers(-1, 5, size=60)
+    allowed = np.ones((60, 4), bool)
+    allowed[[3, 40], :2] = False
+    for case, sequences in (
+        (first, np.split(symbols, [20, 21])),
+        (first.observing(symbols, allowed), np.split(np.arange(60), [20, 21])),
+    ):
+        free = FreeArrays(case, _learning.gradients)
+        log_prob, gradients = free.gradients(free.arrays, sequences)
+        assert_allclose(log_prob, case.log_prob(sequences).sum(), rtol=1e-12)
+        flat = np.concatenate([array.ravel() for array in gradients])
+
+        def value(vector, free=free, sequences=sequences):
+            ends = np.cumsum([array.size for array in free.arrays])[:-1]
+            parts = zip(np.split(vector, ends), free.arrays, strict=True)
+            arrays = [part.reshape(array.shape) for part, array in parts]
+            return free.model(arrays).log_prob(sequences).sum()
+
+        vector = np.concatenate([array.ravel() for array in free.arrays])
+        assert len(free.arrays) == 5 and free.arrays[-1].shape == (3,)
+        assert_gradient(flat, value, vector)
+        assert (first.transition.R[~model.transition_mask] == 0).all()
+
+
+def test_masks_hold_from_the_first_step_to_the_last():
+    mask = np.eye(4, dtype=bool) | np.eye(4, k=1, dtype=bool)
+    start = np.arange(4) == 0
+    rng = np.random.default_rng(0)
+    symbols = np.concatenate([np.repeat(rng.permutation(4), 6) for _ in range(1)] * 5)
+    model = KernelHMM(4, transition_mask=mask, start_mask=start, random_state=0)
+    model.fit(symbols, [24] * 5)
+    assert_array_equal(model.transmat_ > 0, mask)
+    assert_array_equal(model.startprob_, start)
+    assert_array_equal(model.predict(symbols[:24]), np.repeat(np.arange(4), 6))
+    assert_array_equal(clone(model).fit(symbols, [24] * 5).transmat_, model.transmat_)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"transition_mask": np.ones((2, 3), bool)}, r"transition_mask must .* shape \(3, 3\)"),
+        ({"transition_mask": np.ones((3, 3))}, "transition_mask must hold True or False"),
+        ({"transition_mask": np.eye(3, k=1, dtype=bool)}, "allows nothing of state 2"),
+        ({"start_mask": np.zeros(3, bool)}, "start_mask allows nothing"),
+        ({"emission_mask": np.ones((3, 2), bool)}, r"emission_mask must .* shape \(3, 4\)"),
+        ({"start_mask": [False, True, True], "start_prob": [0.5, 0.5, 0]}, "start_prob must be 0"),
+        (
+            {"start_mask": np.ones(3, bool), "feature_map": AdaptiveRF(8)},
+            "start_mask needs the kernel itself",
+        ),
+        ({"emissions": "normal"}, "emissions must be 'categorical', 'gaussian' or an object"),
+        ({"covariance_type": "tied"}, "covariance_type must be 'diag' or 'full', got 'tied'"),
+        ({"emissions": "gaussian"}, "needs symbols=None and normalization='local'"),
+    ],
+)
+def test_what_does_not_fit_is_named(params, said):
+    model = KernelHMM.from_random(3, 4, random_state=0)
+    with pytest.raises(ValueError, match=said):
+        model.set_params(**params).score(X)
+    with pytest.raises(ValueError, match=said):
+        model.set_params(**params).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (([0.5, 0.6], np.eye(2), np.eye(2)), "startprob must hold probabilities"),
+        (([0.5, 0.5], np.eye(3), np.eye(2)), r"transmat must .* shape \(2, 2\)"),
+        (([0.5, 0.5], np.eye(2), -np.eye(2)), "emissionprob must"),
+        (([0.5, 0.5], np.eye(2)), "emissionprob, or means and covars"),
+    ],
+)
+def test_tables_that_are_none_are_named(args, said):
+    with pytest.raises(ValueError, match=said):
+        KernelHMM.from_tables(*args)
+
+
+def test_what_cannot_be_is_minus_infinity_or_named():
+    model = left_right()
+    impossible = [0, 1, 0, 3, 0, 3, 2]  # 3 is of the last state alone, which is never left
+    possible = KernelHMM.from_tables([0, 1], np.eye(2), [[1, 0], [0.5, 0.5]])
+    assert model.score([0, 3]) == -np.inf and possible.score([1, 1, 0]) == pytest.approx(
+        -3 * np.log(2)
+    )
+    assert_array_equal(model.log_prob([0, 1, 0, 3], [2, 2]), [model.score([0, 1]), -np.inf])
+    calls = (
+        "predict_proba",
+        "predict",
+        "decode",
+        "score_samples",
+        "fit",
+        "forecast",
+        "predict_next",
+    )
+    for name in calls:
+        with pytest.raises(ValueError, match="X has no probability from sample 1 on"):
+            getattr(model, name)([0, 3])
+    with pytest.raises(ValueError, match="from sample 3 on"):
+        model.predict([0, 1, 0, 3], [2, 2])
+    table = np.zeros((2, 2))
+    table[0, 1] = -np.inf
+    given = KernelHMM(np.eye(2), targets=np.eye(2), start_prob=[0, 1])
+    assert given.score(log_likelihood=table) == -np.inf
+    for name in ("predict_proba", "fit"):
+        with pytest.raises(ValueError, match="from sample 0 on"):
+            getattr(given, name)(log_likelihood=table)
+    assert impossible[0] == 0
+
+
+def test_first_symbols_that_are_unlikely_leave_features_their_gradients(monkeypatch):
+    """The only first state is e^-400 less likely than another to emit what is seen."""
+    rng = np.random.default_rng(0)
+    given = {"start_prob": [1.0, 0, 0, 0], "feature_map": AdaptiveRF(8)}
+    model = KernelHMM.from_random(4, 3, 2, random_state=0, **given)._model
+    table = rng.normal(size=(9, 4))
+    table[0, 0] = -400.0
+    found = []
+    for most in (128, 0):
+        monkeypatch.setattr(_recursions, "_MOST_FEW", most)
+        case = model.moved(model.embeddings, float).given(table)
+        found.append(_learning.gradients(case, [np.arange(9)]))
+    (log_prob, by_role), (expected, others) = found
+    assert_allclose(log_prob, expected, rtol=1e-12)
+    for role in ("states", "targets"):
+        assert_allclose(by_role[role], others[role], atol=1e-12)
+
+
+# ------------------------------------------------------------------ numbers of states
+
+
+def test_a_number_of_states_is_enough(capsys):
+    truth = KernelHMM.from_random(3, 4, scale=1.0, random_state=1)
+    symbols = truth.sample(300, random_state=0)[0]
+    model = KernelHMM(3, random_state=0)
+    with pytest.raises(NotFittedError, match="states must hold their embeddings before fit"):
+        model.score(symbols)
+    assert not hasattr(model, "transmat_")
+    model.fit(symbols)
+    assert model.n_states_ == 3 and model.emissionprob_.shape == (3, 4)
+    assert model.score(symbols) >= truth.score(symbols)
+    assert repr(model) == "KernelHMM(random_state=0, states=3)" or "states=3" in repr(model)
+    again = clone(model).fit(symbols)
+    assert_array_equal(again.transmat_, model.transmat_)
+    assert_allclose(pickle.loads(pickle.dumps(model)).score(symbols), model.score(symbols))
+    assert quiet(KernelHMM(2, 6, max_iter=2), symbols).emissionprob_.shape == (2, 6)
+    assert capsys.readouterr().out == ""
+    quiet(clone(model).set_params(verbose=True, max_iter=3), symbols)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("start" in line and "of 16" in line for line in lines) == 16
+    assert sum(line.startswith("[fit, start 3 of 3] iteration") for line in lines) > 0
+    search = GridSearchCV(KernelHMM(2, max_iter=2, random_state=0), {"states": [1, 2]}, cv=2)
+    assert quiet(search, symbols).best_params_["states"] in (1, 2)
+
+
+def regimes(seed=0, n=3000):
+    """Return symbols of three regimes, and the regimes."""
+    rng = np.random.default_rng(seed)
+    moves = np.array([[0.97, 0.02, 0.01], [0.03, 0.95, 0.02], [0.02, 0.03, 0.95]])
+    states = [0]
+    for _ in range(n - 1):
+        states.append(rng.choice(3, p=moves[states[-1]]))
+    rows = rng.normal(np.array([0.05, -0.1, 0.0])[states], np.array([0.5, 1.2, 2.5])[states])
+    edges = np.quantile(rows, np.linspace(0, 1, 9)[1:-1])
+    return np.digitize(rows, edges), np.array(states)
+
+
+def test_screened_starts_find_regimes():
+    symbols, states = regimes()
+    model = KernelHMM(3, random_state=1).fit(symbols)
+    assert model.score(symbols) > -1.9455 * len(symbols)
+    path = model.predict(symbols, algorithm="viterbi")
+    orders = itertools.permutations(range(3))
+    assert max(np.mean(np.array(order)[path] == states) for order in orders) > 0.8
+
+
+def test_a_fit_that_begins_at_a_maximum_has_converged():
+    """Steps of EM may leave L-BFGS nothing but rounding to gain."""
+    for seed in (2, 5, 21, 39):
+        rng = np.random.default_rng(seed)
+        series = np.concatenate([rng.normal(size=30), 8 + rng.normal(size=30)])
+        model = KernelHMM(2, emissions="gaussian", random_state=0).fit(series)
+        assert model.converged_ and model.n_iter_ >= 1
+        assert_allclose(model.score(series), model.history_[-1], rtol=1e-9)
+
+
+def test_steps_of_em_are_those_of_their_definition():
+    model = KernelHMM.from_random(3, 4, random_state=0)
+    inner, few = model._model, X[:6]
+    total, posteriors, _ = logs_of(
+        model.startprob_, model.transmat_, np.log(model.emissionprob_.T[few])
+    )
+    log_prob, (start, moves, emitted) = _learning.expectation_maximisation(inner, [few], 1, 0.0)
+    assert_allclose(log_prob, total)
+    assert_allclose(start, posteriors[0], atol=1e-9)
+    counts = np.zeros((3, 4))
+    np.add.at(counts.T, few, posteriors)
+    assert_allclose(emitted, counts / counts.sum(axis=1, keepdims=True), atol=1e-9)
+    rows, pairs = np.log(model.emissionprob_.T[few]), np.zeros((3, 3))
+    for i, j, t in itertools.product(range(3), range(3), range(len(few) - 1)):
+        held = rows.copy()
+        held[t, np.arange(3) != i] = held[t + 1, np.arange(3) != j] = -np.inf
+        pairs[i, j] += np.exp(logs_of(model.startprob_, model.transmat_, held)[0] - total)
+    assert_allclose(moves, pairs / pairs.sum(axis=1, keepdims=True), atol=1e-9)
+
+
+def test_a_warm_start_goes_on_from_what_was_learnt():
+    symbols, _ = regimes(n=300)
+    model = KernelHMM(3, warm_start=True, max_iter=2, random_state=0)
+    before = quiet(model, symbols).score(symbols)
+    history = quiet(model, symbols).history_
+    assert len(history) == 2 and before < history[0]
+
+
+def test_starts_are_learnt_unless_given():
+    rng = np.random.default_rng(0)
+    symbols = np.concatenate([[0, *rng.integers(1, 4, size=9)] for _ in range(40)])
+    free = KernelHMM(2, random_state=0).fit(symbols, [10] * 40)
+    held = KernelHMM(2, random_state=0, start_prob=[0.5, 0.5]).fit(symbols, [10] * 40)
+    assert free.startprob_.max() > 0.99 and free.score(symbols, [10] * 40) > held.score(
+        symbols, [10] * 40
+    )
+    assert_array_equal(held.startprob_, [0.5, 0.5])
+
+
+def test_the_end_of_one_series_is_held_out_given_the_rest():
+    truth = KernelHMM.from_random(3, 5, scale=1.5, random_state=1)
+    symbols = truth.sample(200, random_state=0)[0]
+    model = quiet(KernelHMM(3, random_state=0, max_iter=4), symbols, validation=0.2)
+    expected = (model.score(symbols) - model.score(symbols[:160])) / 40
+    assert_allclose(max(model.validation_history_), expected, rtol=1e-10)
+    with pytest.raises(ValueError, match="needs two samples"):
+        KernelHMM(2).fit([0], validation=0.2)
+
+
+def test_known_states_are_kept():
+    symbols, states = regimes(n=600)
+    known = np.ones((600, 3), bool)
+    known[::5] = states[::5, None] == np.arange(3)
+    model = KernelHMM(3, random_state=0).fit(symbols, state_mask=known)
+    path = model.predict(symbols, algorithm="viterbi")
+    assert np.mean(path == states) > 0.7  # without relabelling
+    with pytest.raises(ValueError, match=r"state_mask must hold True or False in shape \(600, 3\)"):
+        model.fit(symbols, state_mask=known[:5])
+    known[7] = False
+    with pytest.raises(ValueError, match="from sample 7 on"):
+        model.fit(symbols, state_mask=known)
+
+
+# ------------------------------------------------------------------ the rest of the face
+
+
+@pytest.mark.parametrize("feature_map", ["exact", AdaptiveRF(16)])
+def test_forecasts_and_continued_samples_follow_the_sequence(feature_map):
+    model = KernelHMM.from_random(5, 3, scale=1.5, feature_map=feature_map, random_state=0)
+    shares = model.forecast(X % 3, 3)
+    last = model.predict_proba(X % 3)[-1]
+    for step, share in enumerate(shares, 1):
+        expected = last @ np.linalg.matrix_power(model.transmat_, step) @ model.emissionprob_
+        assert_allclose(share, expected, rtol=1e-9)
+    draws = [model.sample(2, after=X % 3, random_state=seed)[0][:, 0] for seed in range(800)]
+    first = model.predict_next(X % 3)
+    both = np.array([first[k] * model.predict_next(np.append(X % 3, k)) for k in range(3)])
+    assert_drawn_from(np.array(draws), both)
+
+
+def test_tables_of_likelihoods_have_criteria():
+    model = KernelHMM.from_random(3, 4, random_state=0)
+    table = np.log(model.emissionprob_.T[X])
+    log_prob, posteriors = model.score_samples(log_likelihood=table)
+    assert_allclose(log_prob, model.score(X))
+    assert_allclose(posteriors, model.predict_proba(X), rtol=1e-9)
+    assert_allclose(model.aic(log_likelihood=table), 2 * (6 + 2) - 2 * log_prob)
+    assert_allclose(model.bic(log_likelihood=table), np.log(9) * (6 + 2) - 2 * log_prob)
+
+
+def test_what_is_read_only_says_what_to_use():
+    model = KernelHMM.from_random(3, 4, random_state=0)
+    for name in ("startprob_", "transmat_", "emissionprob_", "means_", "covars_"):
+        with pytest.raises(AttributeError, match=f"{name} cannot be set: KernelHMM.from_tables"):
+            setattr(model, name, 1)
+    for name, said in (
+        ("n_components", "n_states_"),
+        ("monitor_", "history_"),
+        ("n_states_", "pass"),
+    ):
+        with pytest.raises(AttributeError, match=f"{name} cannot be set.*{said}"):
+            setattr(model, name, 1)
+    for name, said in (("n_components", "n_states_"), ("monitor_", "history_")):
+        with pytest.raises(AttributeError, match=f"{name} is hmmlearn's.*{said}"):
+            getattr(model, name)
+    with pytest.raises(TypeError, match=r"n_components.*KernelHMM\(n_states\)"):
+        KernelHMM(n_components=3)
+
+
+@pytest.mark.parametrize(
+    "symbols", [[0.0, np.nan, 1.0], pd.array([0, None, 1], dtype="Int64"), [0, None, 1]]
+)
+def test_symbols_that_are_missing_need_a_mask(symbols):
+    for model in (KernelHMM.from_random(3, 4), KernelHMM(3)):
+        with pytest.raises(ValueError, match="numpy.ma"):
+            model.fit(symbols)
+
+
+# ------------------------------------------------------------------ normal emissions
+
+
+def of_gaussians(kind, n=3, p=2, seed=0, **params):
+    """Return a model of normal emissions, and its tables."""
+    rng = np.random.default_rng(seed)
+    moves, start = rng.dirichlet(np.ones(n), size=n), rng.dirichlet(np.ones(n))
+    roots = rng.normal(size=(n, p, p))
+    covars = roots @ roots.transpose(0, 2, 1) + 0.1 * np.eye(p)
+    if kind == "diag":
+        covars *= np.eye(p)
+    means = 2 * rng.normal(size=(n, p))
+    model = KernelHMM.from_tables(start, moves, means=means, covars=covars, **params)
+    return model, start, moves, means, covars
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+@pytest.mark.parametrize("kind", ["diag", "full"])
+def test_normal_emissions_equal_enumeration(kind, shift):
+    """With entries missing, of which the marginal of the others is meant, and far from 0."""
+    model, start, moves, means, covars = of_gaussians(kind)
+    model.set_params(emissions=GaussianEmissions(means + shift, covars, covariance_type=kind))
+    rows = np.ma.array(model.sample(6, random_state=0)[0])
+    rows[2, 1] = rows[3, 0] = rows[4] = np.ma.masked
+    logs = np.zeros((6, 3))
+    for t, k in itertools.product(range(6), range(3)):
+        seen = ~np.ma.getmaskarray(rows)[t]
+        if seen.any():
+            normal = multivariate_normal((means[k] + shift)[seen], covars[k][np.ix_(seen, seen)])
+            logs[t, k] = normal.logpdf(rows.data[t, seen])
+    total, posteriors, path = logs_of(start, moves, logs)
+    assert_allclose(model.score(rows), total, rtol=1e-9)
+    assert_allclose(model.predict_proba(rows), posteriors, atol=1e-9)
+    assert_array_equal(model.decode(rows)[1], path)
+    assert model.bic(rows) == pytest.approx(
+        np.log(5) * (8 + 3 * (4 if kind == "diag" else 5)) - 2 * total
+    )
+    state = None
+    for row in rows:
+        state = model.filter_step(row, state)
+    assert_allclose(state.log_prob, total, rtol=1e-9)
+    assert_allclose(state.posterior, posteriors[-1], atol=1e-9)
+    weights, found, spread = model.forecast(rows, 2)
+    assert_allclose(weights[1], posteriors[-1] @ moves @ moves, atol=1e-9)
+    assert_array_equal(found, means + shift)
+    assert_array_equal(spread, covars)
+    assert_array_equal(model.means_, found)
+    assert_array_equal(model.covars_, covars)
+    with pytest.raises(ValueError, match="use forecast"):
+        model.predict_next(rows)
+    assert "GaussianEmissions of 3 states and 2 columns" in repr(model)
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+def test_gradients_of_normal_emissions_are_those_of_differences(kind):
+    model, *_ = of_gaussians(kind)
+    rows = np.ma.array(model.sample(40, random_state=0)[0])
+    rows[np.random.default_rng(0).random(rows.shape) < 0.2] = np.ma.masked
+    first = model._model.observing(rows)
+    first.emitter.floor = np.array([0.01, 0.02])
+    free, sequences = FreeArrays(first, _learning.gradients), [np.arange(25), np.arange(25, 40)]
+    sizes = [array.size for array in free.arrays]
+
+    def value(vector):
+        parts = zip(np.split(vector, np.cumsum(sizes)[:-1]), free.arrays, strict=True)
+        arrays = [part.reshape(array.shape) for part, array in parts]
+        return free.model(arrays).log_prob(sequences).sum()
+
+    log_prob, gradients = free.gradients(free.arrays, sequences)
+    vector = np.concatenate([array.ravel() for array in free.arrays])
+    assert_allclose(log_prob, value(vector), rtol=1e-12)
+    assert_gradient(np.concatenate([array.ravel() for array in gradients]), value, vector)
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+def test_updates_raise_the_likelihood_with_missing_entries(kind):
+    model, *_, means, covars = of_gaussians(kind)
+    rows = np.ma.array(model.sample(80, random_state=0)[0])
+    rows[np.random.default_rng(0).random(rows.shape) < 0.3] = np.ma.masked
+    emissions, values = GaussianEmissions(means, covars, covariance_type=kind), []
+    for _ in range(20):
+        table = emissions.log_likelihood(rows)
+        values.append(logsumexp(table, axis=1).sum())
+        emissions = emissions.update(np.exp(table - logsumexp(table, axis=1, keepdims=True)), rows)
+    assert (np.diff(values) > 0).all() and values[-1] > values[0] + 1
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "full"])
+def test_a_mixture_that_is_separated_is_found(covariance_type):
+    rng = np.random.default_rng(0)
+    states = np.repeat(rng.integers(3, size=40), 10)
+    centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])
+    rows = centres[states] + rng.normal(size=(400, 2))
+    for shift in (0.0, 1e6):
+        model = KernelHMM(
+            3, emissions="gaussian", covariance_type=covariance_type, random_state=0
+        ).fit(rows + shift)
+        order = np.lexsort(model.means_.T.round())
+        found = model.means_[order] - shift
+        assert_allclose(
+            found[np.lexsort(found.T.round())], centres[np.lexsort(centres.T)], atol=0.5
+        )
+        assert np.mean(model.predict(rows + shift)[:10] == model.predict(rows + shift)[0]) == 1
+    assert_allclose(model.score(rows + shift), model.history_[-1], rtol=1e-9)
+    known = KernelHMM(3, emissions="gaussian", random_state=0).fit(rows, validation=0.2)
+    assert known.validation_history_
+    other = KernelHMM(2, emissions="gaussian", random_state=0).fit(
+        rows, validation=(rows[:50], None)
+    )
+    assert_allclose(max(other.validation_history_), other.score(rows[:50]) / 50, rtol=1e-9)
+
+
+def test_variances_have_a_floor_that_is_relative_to_the_data():
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.normal(size=30), np.full(30, 0.1)])
+    flat = KernelHMM(2, emissions="gaussian", random_state=0).fit(rows)
+    assert_allclose(flat.covars_[:, 1, 1], 1.0)  # of a constant, about which nothing is known
+    rows[:, 1] = rows[:, 0]
+    for covariance_type in ("diag", "full"):
+        for scale in (1.0, 1e8):
+            model = KernelHMM(
+                3,
+                emissions="gaussian",
+                covariance_type=covariance_type,
+                max_iter=20,
+                random_state=0,
+            )
+            quiet(model, scale * rows)
+            least = np.linalg.eigvalsh(model.covars_).min() / scale**2
+            assert least >= 0.99e-6 * rows[:, 0].var()
+            assert np.isfinite(model.score(scale * rows))
+
+
+def test_emissions_of_any_kind_are_learnt_by_em():
+    class Counts:
+        """Poisson emissions."""
+
+        def __init__(self, rates):
+            self.rates, self.n_parameters = rates, len(rates)
+
+        def log_likelihood(self, rows):
+            return rows * np.log(self.rates) - self.rates
+
+        def update(self, posteriors, rows):
+            return Counts(posteriors.T @ rows[:, 0] / posteriors.sum(axis=0))
+
+        def sample(self, states, rng):
+            return rng.poisson(self.rates[states])[:, None].astype(float)
+
+    truth = KernelHMM.from_tables([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[1.0], [1.0]])
+    states = truth.sample(600, random_state=0)[1]
+    counts = np.random.default_rng(0).poisson(np.array([2.0, 9.0])[states])
+    model = KernelHMM(2, emissions=Counts(np.array([1.0, 4.0])), random_state=0).fit(counts)
+    assert_allclose(np.sort(model._model.emitter.rates), [2.0, 9.0], rtol=0.1)
+    assert np.mean(model.predict(counts) == states) > 0.9
+    assert model.sample(5, random_state=0)[0].shape == (5, 1)
+    assert not hasattr(model, "means_")
+    assert model.forecast(counts, 2).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[1.0, np.nan]] * 4, "numpy.ma"),
+        (np.zeros((4, 2, 2)), r"shape \(n_samples, p\)"),
+        (np.zeros((1, 2)), "a row for each of 2 states"),
+    ],
+)
+def test_rows_that_are_none_are_named(rows, said):
+    model = KernelHMM(2, emissions="gaussian")
+    with pytest.raises(ValueError, match=said):
+        model.fit(rows)
+    with pytest.raises(ValueError, match="X must hold rows"):
+        model.fit(log_likelihood=np.zeros((3, 2)))
+    with pytest.raises(NotFittedError):
+        KernelHMM(np.eye(2), emissions="gaussian").score([[0.0]])
