@@ -184,9 +184,9 @@ def corrected_table(pair):
     left, right = (side.logs for side in pair.raw)
     logs = logsumexp(left[:, None] + right[None], axis=2)
     exact = pair.embeddings @ pair.embeddings.T
-    added = np.minimum(pair.correction.log_factor, np.diag(exact - logs) / 2)
+    added = np.minimum(pair.log_factor, np.diag(exact - logs) / 2)
     logs = logs + added + added[:, None]
     is_near = np.zeros(logs.shape, dtype=bool)
-    is_near[np.arange(len(logs))[:, None], pair.correction.near] = True
+    is_near[np.arange(len(logs))[:, None], pair.near] = True
     is_exact = is_near & (logs < exact - 1e-9)
     return np.where(is_exact, exact, logs), is_exact

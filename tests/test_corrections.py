@@ -26,7 +26,7 @@ def test_potentials_are_their_definition(name):
     pair = chain._model.pair(0, 1)
     table, is_exact = corrected_table(pair)
     assert isinstance(pair, Corrected) and 60 < is_exact.sum() < 1800
-    is_capped = pair.added < pair.correction.log_factor
+    is_capped = pair.added < pair.log_factor
     assert 0 < is_capped.sum() < 60
     assert (np.diag(table) >= np.sum(STATES**2, axis=1) - 1e-9).all()  # the cap is the kernel
     for one, expected in ((pair, table), (pair.turned, corrected_table(pair.turned)[0])):

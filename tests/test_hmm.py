@@ -558,7 +558,7 @@ def test_global_models_of_states_that_meet_themselves_are_corrected(name, start)
     with pytest.warns(ConvergenceWarning):
         model.fit(X)
     assert_allclose(model.score(X), model.history_[-1], rtol=1e-12)
-    assert model._model.transition.pair.correction is pair.correction
+    assert model._model.maps[0].correction is first.maps[0].correction
     assert pickle.loads(pickle.dumps(model)).score(X) == model.score(X)
 
 

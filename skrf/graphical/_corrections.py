@@ -22,7 +22,7 @@ from sklearn.utils import gen_batches
 
 from .._sums import LogMatrix, exp_max_one, finite, log_product, log_sum_exp
 from .._threads import serial_openmp
-from ._potentials import LowRank, Potential, add_rows, draw_rows, log_features, pull_back
+from ._potentials import LowRank, Potential, draw_rows, log_features, of_total, pull_back
 
 _N_NEAR = 32  # near states of a state, at most
 _MOST_STATES = 20_000  # whose near states are sought, in quadratic time
@@ -38,49 +38,33 @@ _BLOCK = 2**22  # entries of a temporary array
 _REPEATS = 4e-15  # change of a message, relative to its logarithms, that is rounding
 
 
-@dataclass(frozen=True, eq=False)
-class Correction:
-    """What is learned about states; `fit` keeps it, as it keeps the draw.
-
-    Parameters
-    ----------
-    log_factor : float
-        The largest a(x).
-    near : ndarray of int of shape (n, k)
-        Every state and its near states, which are mutual; the state itself fills the rest.
-    """
-
-    log_factor: float
-    near: np.ndarray
-
-    @classmethod
-    def of(cls, sides, embeddings):
-        """Return the correction of the features of both sides, for the kernel of embeddings."""
-        near = near_states(embeddings)
-        potential = Corrected(sides, embeddings, cls(0.0, near))
-        weights, factor, before, slope = np.zeros(len(near)), 0.0, None, -2.0
-        order = np.argsort(-potential.own_exact, kind="stable")
-        for number in range(_ROUNDS):
-            if 0 < number <= _WEIGHINGS:
-                for _ in range(_STEPS):
-                    weights = potential.sums(weights)[0]
-                    weights = weights - finite(weights.max())
-                order = np.argsort(-weights, kind="stable")
-            change = _missing(potential, embeddings, weights, *_sampled(order))
-            # Pairs that are exact or capped do not follow the factor: where weights stay, steps are
-            # those of secants.
-            if number > _WEIGHINGS and factor != before[0]:
-                slope = np.clip((change - before[1]) / (factor - before[0]), -2.0, -_LEAST_SLOPE)
-            before = factor, change
-            factor = float(factor - change / slope)
-            potential = potential.at(cls(factor, near))
-        return potential.correction
-
-
 def corrected(maps, embeddings):
     """Return maps with the correction for states that are on both sides."""
     sides = tuple(LogMatrix(log_features(side, embeddings)) for side in maps.sides)
-    return replace(maps, correction=Correction.of(sides, maps.sigma * embeddings))
+    scaled = maps.sigma * embeddings
+    near = near_states(scaled)
+    return replace(maps, correction=(_factor(Corrected(sides, scaled, 0.0, near)), near))
+
+
+def _factor(potential):
+    """Return the logarithm of the factor that makes sums of some states exact."""
+    weights, factor, before, slope = np.zeros(potential.shape[0]), 0.0, None, -2.0
+    order = np.argsort(-potential.own_exact, kind="stable")
+    for number in range(_ROUNDS):
+        if 0 < number <= _WEIGHINGS:
+            for _ in range(_STEPS):
+                weights = potential.sums(weights)[0]
+                weights = weights - finite(weights.max())
+            order = np.argsort(-weights, kind="stable")
+        change = _missing(potential, weights, *_sampled(order))
+        # Pairs that are exact or capped do not follow the factor: where weights stay, steps are
+        # those of secants.
+        if number > _WEIGHINGS and factor != before[0]:
+            slope = np.clip((change - before[1]) / (factor - before[0]), -2.0, -_LEAST_SLOPE)
+        before = factor, change
+        factor = float(factor - change / slope)
+        potential = potential.at(factor)
+    return factor
 
 
 def near_states(embeddings):
@@ -119,10 +103,10 @@ def _sampled(order):
     return np.concatenate([heavy, evenly]), logs
 
 
-def _missing(potential, embeddings, weights, states, log_counts):
+def _missing(potential, weights, states, log_counts):
     """Return the logarithm of the factor of products that makes sums of some states exact."""
-    (left, right), added = potential.raw, potential.added
-    exact = LogMatrix(embeddings[states] @ embeddings.T).product(weights)
+    (left, right), added, X = potential.raw, potential.added, potential.embeddings
+    exact = LogMatrix(X[states] @ X.T).product(weights)
     products = left.logs[states] + right.turned.product(weights + added)
     products = log_sum_exp(products) + added[states]
     rests = potential.rests[states] + weights[potential.near[states]]
@@ -149,27 +133,31 @@ class Corrected(Potential):
         Logarithms of the features of both sides, (n, D).
     embeddings : ndarray of shape (n, d)
         Embeddings times sigma, so that their products are the logarithms of the kernel.
-    correction : Correction
-        The factor and the near states.
+    log_factor : float
+        The largest a(x).
+    near : ndarray of int of shape (n, k)
+        Every state and its near states, which are mutual; the state itself fills the rest.
     sigma : float
         Factor of the embeddings of the model.
     """
 
     raw: tuple
     embeddings: np.ndarray
-    correction: Correction
+    log_factor: float
+    near: np.ndarray
     sigma: float = 1.0
 
+    is_kept = True
     shape = property(lambda self: 2 * (len(self.embeddings),))
 
     @classmethod
     def of(cls, maps, sides, embeddings):
         """Return the potential for the features of embeddings under corrected maps."""
-        return cls(sides, maps.sigma * embeddings, maps.correction, maps.sigma)
+        return cls(sides, maps.sigma * embeddings, *maps.correction, maps.sigma)
 
-    def at(self, correction):
-        """Return the potential with another factor, and the same near states."""
-        other = replace(self, correction=correction)
+    def at(self, log_factor):
+        """Return the potential with another factor."""
+        other = replace(self, log_factor=log_factor)
         names = "_raw_own", "_raw_products", "own_exact"
         vars(other).update({name: getattr(self, name) for name in names})
         return other
@@ -193,7 +181,7 @@ class Corrected(Potential):
     @cached_property
     def added(self):
         """What is added to the logs of every state's features."""
-        return np.minimum(self.correction.log_factor, (self.own_exact - self._raw_own) / 2)
+        return np.minimum(self.log_factor, (self.own_exact - self._raw_own) / 2)
 
     @property
     def own(self):
@@ -204,12 +192,7 @@ class Corrected(Potential):
     def plain(self):
         """The potential without rests."""
         sides = (LogMatrix(side.logs + self.added[:, None]) for side in self.raw)
-        return LowRank(tuple(sides), True)
-
-    @property
-    def near(self):
-        """Near states, (n, k)."""
-        return self.correction.near
+        return LowRank(tuple(sides), is_kept=False)
 
     @cached_property
     def _pairs(self):
@@ -246,16 +229,8 @@ class Corrected(Potential):
         matrix.eliminate_zeros()
         return top, matrix, np.where(self.rests.max(axis=1) > -np.inf, _SURE, 0.0)
 
-    @cached_property
-    def _kept_rows(self):
-        return self._rows(slice(None))
-
-    def log_rows(self, block):
-        """Return log psi of some left states with all right ones."""
-        return self._kept_rows[block] if np.prod(self.shape) <= _BLOCK else self._rows(block)
-
     def _rows(self, block):
-        rows, (exact, _, rests) = self.plain.log_rows(block).copy(), self._pairs
+        rows, (exact, _, rests) = self.plain.log_rows(block), self._pairs
         u, place = np.nonzero(rests[block] > -np.inf)
         rows[u, self.near[block][u, place]] = exact[block][u, place]
         return rows
@@ -321,10 +296,7 @@ class Corrected(Potential):
         of_pairs, (pair, place) = np.zeros(self.near.shape), self._found(left, right)
         np.add.at(of_pairs, (left[pair], place), weights[pair])
         rest = np.setdiff1d(np.arange(len(left)), pair)
-        of_features = [np.zeros(side.logs.shape) for side in self.raw]
-        if len(rest):
-            of_features = self.plain.counts(left[rest], right[rest], weights[rest])
-        return [*of_features, of_pairs]
+        return [*self.plain.counts(left[rest], right[rest], weights[rest]), of_pairs]
 
     def expected(self, left, right, from_left, from_right, total):
         """Return the expected counts of pairs over edges, given the logs that meet at each edge.
@@ -342,37 +314,23 @@ class Corrected(Potential):
         meeting = np.full(near.shape, -np.inf)
         for at, other in zip(left, right, strict=True):
             np.logaddexp(meeting, at[:, None] + other[near], out=meeting)
-        logs = [
-            side.logs + log_product(at.T, other)
-            for side, at, other in zip(
-                self.plain.sides, (left, right), (from_right, from_left), strict=True
-            )
-        ]
-        of_rests = log_sum_exp((meeting + rests).ravel())
-        # All sum to the total, so that rounding of large logs cancels.
-        scales = [
-            np.log(total) - np.logaddexp(log_sum_exp(side.ravel()), of_rests) for side in logs
-        ]
-        by_left, by_right = map(np.exp, map(np.add, logs, scales))
-        is_exact = rests > -np.inf
-        through = np.exp(np.where(is_exact, meeting + products + scales[0], -np.inf))
-        of_pairs = through + np.exp(meeting + rests + scales[0])
-        # Pairs that are exact do not change with the features that they also go through.
-        states, places = np.nonzero(through > _NEGLIGIBLE * total)
-        size = max(1, _BLOCK // by_left.shape[1])
-        for start in range(0, len(states), size):
-            u, k = (numbers[start : start + size] for numbers in (states, places))
-            v = near[u, k]
-            shares = exp_max_one(self.plain.sides[0].logs[u] + self.plain.sides[1].logs[v])
-            shares *= (-through[u, k] / shares.sum(axis=1))[:, None]
-            add_rows(by_left, u, shares)
-            add_rows(by_right, v, shares)
-        return [by_left, by_right, of_pairs]
+        sides = zip(self.plain.sides, (left, right), (from_right, from_left), strict=True)
+        by_left, by_right = (
+            of_total(np.hstack([side.logs + log_product(at.T, other), meeting + rests]), total)
+            for side, at, other in sides
+        )
+        by_left, of_rests = np.hsplit(by_left, [from_left.shape[1]])
+        # What goes through features is a known part of an exact pair and does not change with them.
+        through = of_rests * np.exp(np.where(rests > -np.inf, products - rests, -np.inf))
+        u, place = np.nonzero(through > _NEGLIGIBLE * total)
+        less_left, less_right = self.plain.counts(u, near[u, place], through[u, place])
+        by_right = by_right[:, : from_left.shape[1]]
+        return [by_left - less_left, by_right - less_right, through + of_rests]
 
     def pull_back(self, maps, u, v, by_left, by_right, of_pairs):
         """Return gradients with respect to the embeddings of both sides, which are the same."""
         n, k = self.near.shape
-        is_capped = self.added < self.correction.log_factor
+        is_capped = self.added < self.log_factor
         # a(x) counts on both sides; it is half of |x|^2 less the log of phi(x)^2.
         total = np.where(is_capped, by_left.sum(axis=1) + by_right.sum(axis=1), 0.0)
         shares = exp_max_one(self.raw[0].logs + self.raw[1].logs)

@@ -9,11 +9,10 @@ sums, maxima and draws over the states of one side, and expected counts of pairs
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils import check_array, check_random_state, gen_batches
+from sklearn.utils import check_array, check_random_state
 
 from .._memory import check_fits
 from .._sums import LogMatrix, exp_max_one, log_columns, log_product, log_sum_exp
@@ -44,6 +43,16 @@ class Potential:
         other = self._exchanged()
         vars(other)["turned"] = self
         return other
+
+    @cached_property
+    def _kept_rows(self):
+        return self._rows(slice(None))
+
+    def log_rows(self, block):
+        """Return log psi of some left states with all right ones."""
+        if self.is_kept and np.prod(self.shape) <= _BLOCK:
+            return self._kept_rows[block]
+        return self._rows(block)
 
     @property
     def matrix(self):
@@ -144,7 +153,7 @@ class Dense(Potential):
         total : float
             What the counts of all edges sum to.
         """
-        return (_of_total(self.logs + log_product(left.T, right), total),)
+        return (of_total(self.logs + log_product(left.T, right), total),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,16 +186,6 @@ class LowRank(Potential):
         transfer = LogMatrix(log_product(right.T, left))
         return log_sum_exp(left, axis=0), transfer, log_sum_exp(right, axis=0), 2
 
-    @cached_property
-    def _kept_rows(self):
-        return self._rows(slice(None))
-
-    def log_rows(self, block):
-        """Return log psi of some left states with all right ones."""
-        if self.is_kept and np.prod(self.shape) <= _BLOCK:
-            return self._kept_rows[block]
-        return self._rows(block)
-
     def _rows(self, block):
         return self.sides[0].log_rows(block, self.sides[1])
 
@@ -208,7 +207,8 @@ class LowRank(Potential):
         """Return the counts of weighted pairs of states, as `pull_back` expects them."""
         totals = [np.zeros(side.logs.shape) for side in self.sides]
         size = max(1, _BLOCK // self.sides[0].logs.shape[1])
-        for block in gen_batches(len(left), size):
+        for start in range(0, len(left), size):
+            block = slice(start, start + size)
             u, v = left[block], right[block]
             shares = exp_max_one(self.sides[0].logs[u] + self.sides[1].logs[v])
             shares *= (weights[block] / shares.sum(axis=1))[:, None]
@@ -229,7 +229,7 @@ class LowRank(Potential):
             What the counts of all edges sum to.
         """
         sides = zip(self.sides, (left, right), (from_right, from_left), strict=True)
-        return [_of_total(side.logs + log_product(at.T, other), total) for side, at, other in sides]
+        return [of_total(side.logs + log_product(at.T, other), total) for side, at, other in sides]
 
 
 def pull_back(maps, u, v, by_left, by_right=None):
@@ -255,7 +255,7 @@ def add_rows(total, places, rows):
     total += scipy.sparse.csr_array(one_hot, shape=(len(places), len(total))).T @ rows
 
 
-def _of_total(logs, total):
+def of_total(logs, total):
     """Return exp(logs), scaled to their known sum so that rounding of large logs cancels."""
     shares = exp_max_one(logs.reshape(1, -1))
     return (shares * (total / shares.sum())).reshape(logs.shape)
@@ -316,14 +316,14 @@ class Maps:
         Maps of the left and of the right side; empty for "exact".
     sigma : float, default=1.0
         Features are those of exp(sigma^2 u.v).
-    correction : Correction, default=None
-        That of features if the states of both sides are the same.
+    correction : tuple, default=None
+        The `log_factor` and `near` of `Corrected` if the states of both sides are the same.
     """
 
     feature_map: object
     sides: tuple
     sigma: float = 1.0
-    correction: Any = None
+    correction: tuple | None = None
 
 
 def default_map():
