@@ -198,14 +198,6 @@ class FieldModel(MaximumLikelihood):
 
     # ---------------------------------------------------------------- learning
 
-    def _log_partition_gradient(self, field):
-        of_states, of_pairs = field.expected_counts()
-        return shaped(self._model.gradients(of_pairs)) | {"unary": stacked(of_states)}
-
-    def _log_prob_gradient(self, states):
-        _, gradients, (of_states,) = self._log_likelihood([(np.atleast_2d(states), None)])
-        return shaped(gradients) | {"unary": stacked(of_states)}
-
     def _log_likelihood(self, parts):
         """Return the log probability of all assignments, and its gradients.
 

@@ -11,7 +11,7 @@ from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer, naming
 from ._error import ErrorReport, estimate_tree, reported
 from ._evidence import check_states
-from ._model import FieldModel
+from ._model import FieldModel, shaped, stacked
 from ._potentials import as_array, as_generator
 
 
@@ -330,7 +330,8 @@ class TreeMRF(FieldModel):
             Gradients with respect to ``"embeddings"``, ``"later"`` (if given) and ``"unary"``, in
             the shapes of these parameters.
         """
-        return self._log_partition_gradient(self._belief_propagation())
+        of_states, of_pairs = self._belief_propagation().expected_counts()
+        return shaped(self._model.gradients(of_pairs)) | {"unary": stacked(of_states)}
 
     def log_prob_gradient(self, assignments: Array) -> dict[str, Any]:
         """Return the gradient of the sum of `log_prob` over assignments, with the map as fitted.
@@ -345,7 +346,9 @@ class TreeMRF(FieldModel):
         dict of str to ndarray or list of ndarray
             As in `log_partition_gradient`.
         """
-        return self._log_prob_gradient(self._check_states(assignments))
+        states = np.atleast_2d(self._check_states(assignments))
+        _, gradients, (of_states,) = self._log_likelihood([(states, None)])
+        return shaped(gradients) | {"unary": stacked(of_states)}
 
     def fit(self, assignments: Array, *, learn_unary: bool = False) -> Self:
         """Learn the embeddings from assignments by maximum likelihood, with the map held fixed.
