@@ -1,5 +1,8 @@
 """Features of the same states on both sides: the cap, near pairs, and what they change."""
 
+import importlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 from fields import assert_drawn_from, assert_gradient, corrected_table
@@ -126,3 +129,20 @@ def test_near_states_are_mutual_and_ties_are_told_apart():
     assert_array_equal(near_states(np.zeros((20_001, 1))), np.arange(20_001)[:, None])
     for n in (1, 2, 5):
         assert near_states(np.zeros((n, 2))).shape == (n, n)
+
+
+def test_a_step_is_timed_as_fit_takes_it(monkeypatch):
+    """The benchmark moves the embeddings, and leaves the chain as it was."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+    if not folder.is_dir():
+        pytest.skip("an installed package has no benchmarks")
+    monkeypatch.syspath_prepend(str(folder))
+    step = importlib.import_module("symmetric_chains").step
+    chain = ChainMRF(STATES, feature_map=MAPS["adaptive"])
+    value, moves = chain.log_partition(4), []
+    monkeypatch.setattr(ChainMRF, "log_prob_gradient", lambda self, _: moves.append(self._model))
+    model = chain._model
+    step(chain, None)
+    assert chain.log_partition(4) == value and chain._model is model
+    (moved,) = moves
+    assert moved is not model and moved.tables["embeddings"][0] is model.tables["embeddings"][0]
