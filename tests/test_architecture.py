@@ -43,10 +43,10 @@ CONSUMERS = ("regression", "attention", "graphical", "operators", "sampling")
 CONTRACT = set(
     """
     AdaptiveRF BatchSummary ClusterNystroem ClusterQuantizer DenseExponentialRF FeatureMap
-    OptimalPositiveRF RFFSampler as_feature_map by_first check_columns columns_of difference fit_to
-    fit_at_sigma fit_to_statistics frozen_kernel in_range lacks_rows last_step mapped
-    maps_sides_alike needs_double passes_of_fit prepared record_of restored row_codes scope_of
-    sigma_of spread_rows suits_ratios
+    OptimalPositiveRF RFFSampler SmoothClipScaler as_feature_map by_first check_columns columns_of
+    difference fit_to fit_at_sigma fit_to_statistics frozen_kernel in_range lacks_rows last_step
+    mapped maps_sides_alike needs_double passes_of_fit prepared record_of restored row_codes
+    scope_of sigma_of spread_rows suits_ratios
     """.split()
 )
 

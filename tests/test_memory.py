@@ -215,7 +215,7 @@ def test_other_sizes_that_no_machine_holds_are_refused():
 
 
 DENSE = "ApproxKernelAttention", "LocalAttention", "KernelHMM", "ChainMRF", "TreeMRF"
-DENSE += ("SmoothClipScaler",)  # refuses sparse rows by name
+DENSE += ("SmoothClipScaler", "KernelMachine")  # refuse sparse rows by name
 
 
 @pytest.mark.parametrize("name", [n for n in ESTIMATORS if not n.startswith(DENSE)])
