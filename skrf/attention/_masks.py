@@ -37,8 +37,15 @@ _FFT_COST, _ENTRY_COST = 25, 50
 class Mask:
     """A mask W of shape (L, S) by its entries, and for some masks by products with columns.
 
-    A subclass has `_entries`. If `products_pay` may be True, it has `size`, `multiplier` and
-    `rounding` as well; rows whose products are not accurate are computed from entries all the same.
+    A subclass has `_entries`. If `products_pay` may be True, it has `size` as well, and:
+
+    - ``multiplier(X, heads)``, the function that multiplies W and columns like X: the plan of a
+      call. It takes columns (..., C, S) and returns W Z of shape (..., G, C, L), G being 1 unless
+      heads have weights of their own. Of the first `n_extra` rows it may return anything.
+    - ``rounding(X)``, an upper estimate of the error of products, over the 2-norm of the column. It
+      is never 0: features of both signs have nothing else that shows an underflow.
+
+    Rows whose products are not accurate are computed from entries all the same.
 
     Attributes
     ----------
@@ -70,21 +77,6 @@ class Mask:
         The columns are the products of features with values (and 1).
         """
         return False
-
-    def multiplier(self, X, heads):
-        """Return the function that multiplies W and columns like X: the plan of a call.
-
-        It takes columns (..., C, S) and returns W Z of shape (..., G, C, L), G being 1 unless heads
-        have weights of their own. Of the first `n_extra` rows it may return anything.
-        """
-        raise NotImplementedError
-
-    def rounding(self, X):
-        """Return an upper estimate of the error of products, over the 2-norm of the column.
-
-        It is never 0: features of both signs have nothing else that shows an underflow.
-        """
-        raise NotImplementedError
 
     def seen(self, rows):
         """Return the keys that any of these rows may see: a slice, or numbers in order."""
@@ -123,7 +115,7 @@ class ArrayMask(Mask):
 
     def _entries(self, rows, keys, X, heads):
         entries = self.array if self.n_heads is None else _of_heads(self.array, heads)
-        entries = _some(entries, rows, -2)[..., keys]
+        entries = some_rows(entries, rows)[..., keys]
         if not is_array_api(entries):
             return like(entries if self.largest == 1 else entries / self.largest, X)
         if namespace(X).isdtype(entries.dtype, ("bool", "integral")):
@@ -164,45 +156,44 @@ class GridMask(Mask):
         Number of positions before the grid, which see all others, and are seen, with weight 1.
     is_causal : bool
         Whether later keys have weight 0.
+    n_queries : int, default=None
+        Number of queries, those of the last positions; None means all.
     """
 
-    def __init__(self, weights, grid, n_extra, is_causal):
+    def __init__(self, weights, grid, n_extra, is_causal, n_queries=None):
         n = math.prod(grid) + n_extra
-        super().__init__((n, n), is_causal)
+        # The grid is causal by its weights.
+        shape = n if n_queries is None else n_queries, n
+        super().__init__(shape, is_causal and n_extra > 0)
+        self.first = n - self.shape[0]
         self.n_heads = weights.shape[0] if weights.ndim > len(grid) else None
+        sizes = weights.shape[-len(grid) :]
+        is_seen = np.ones(sizes)
         if is_causal:
             # Row-major numbers of positions and of offsets agree in order: j <= i exactly where the
             # offset is the middle one or comes after it.
-            is_seen = np.ones(weights.shape[-len(grid) :])
             is_seen.reshape(-1)[: is_seen.size // 2] = 0
             weights = weights * like(is_seen, weights)
         host = to_host(constant(weights)).astype(np.float64)
         self.largest = max(float(host.max()), 1.0 if n_extra else 0.0) or 1.0
         self.weights, self.grid, self.n_extra = weights, grid, n_extra
-        self.is_causal = is_causal and n_extra > 0  # the grid is causal by its weights
-        sizes = weights.shape[-len(grid) :]
         self.padded = tuple(scipy.fft.next_fast_len(size, real=True) for size in sizes)
         self.size = math.prod(self.padded)
         axes = tuple(range(-len(grid), 0))
         self._norm = float(np.sqrt(np.sum((host / self.largest) ** 2, axis=axes)).max())
-        # Query i sees no keys but those from i - largest_lag to i - least_lag. Weights of 0 that
-        # are trained count as seen, because their gradients are wanted.
-        is_seen = is_seen if is_causal else np.ones(sizes)
+        # Weights of 0 that are trained count as seen, because their gradients are wanted.
         if not getattr(weights, "requires_grad", False):
             is_seen = host if self.n_heads is None else host.max(axis=0)
-        steps = np.array([math.prod(grid[axis:]) for axis in range(1, len(grid) + 1)])
-        lags = (np.argwhere(is_seen) + 1 - np.array(grid)) @ steps
-        self._lags = lags.min(initial=n), lags.max(initial=-n)
-        # Flat indices of positions in the array of the weights, as far apart as their offsets.
-        # Those of extra positions lie beyond the array, whatever is subtracted.
-        numbers = np.unravel_index(np.arange(math.prod(grid)), grid)
-        places, n_weights = np.ravel_multi_index(numbers, sizes), math.prod(sizes)
-        beyond = np.full(n_extra, 2 * n_weights)
-        self._row_places = np.concatenate([beyond, places + n_weights // 2])
-        self._key_places = np.concatenate([-beyond, places])
+        self._lags = _lags(is_seen, grid)
+        self._is_extra = np.arange(n) < n_extra
+        # Positions of the grid in the array of the weights, as far apart as their offsets.
+        numbers = np.unravel_index(np.arange(n - n_extra), grid)
+        self._places = np.pad(np.ravel_multi_index(numbers, sizes), (n_extra, 0))
 
     def products_pay(self, n_features, n_values):
         """Return whether products with columns are faster than entries."""
+        if self.first:
+            return False
         queries = np.arange(self.shape[0])
         ends = np.minimum(queries - self._lags[0], self.shape[0] - 1)
         n_entries = np.maximum(ends - np.maximum(queries - self._lags[1], 0) + 1, 0).sum()
@@ -215,23 +206,24 @@ class GridMask(Mask):
         n = self.shape[1]
         if self.n_extra:
             return super().seen(rows)
+        rows = rows[[0, -1]] + self.first
         start = min(max(int(rows[0] - self._lags[1]), 0), n)
         return slice(start, max(min(int(rows[-1] - self._lags[0]) + 1, n), start))
 
     def _entries(self, rows, keys, X, heads):
-        weights, xp = self._like(X), namespace(X)
+        weights, xp, rows = self._like(X), namespace(X), rows + self.first
         if weights.ndim == 1 and not self.n_extra and isinstance(weights, np.ndarray):
             windows = np.lib.stride_tricks.sliding_window_view(weights[::-1], self.grid)
-            return _some(windows, len(windows) - 1 - rows[::-1], -2)[::-1, keys]  # often a view
+            return some_rows(windows, len(windows) - 1 - rows[::-1])[::-1, keys]  # often a view
         weights = weights if self.n_heads is None else _of_heads(weights, heads)
-        leading = weights.shape[: -len(self.grid)]
-        flat = xp.reshape(weights, (*leading, -1))
-        places = self._row_places[rows][:, None] - self._key_places[keys]
-        if self.n_extra:  # a last weight of 1 for extra positions
-            places = np.minimum(places, flat.shape[-1])
-            one = xp.broadcast_to(like([1 / self.largest], X), (*leading, 1))
-            flat = xp.concat([flat, one], axis=-1)
-        return xp.reshape(take(flat, places.ravel(), -1), (*leading, *places.shape))
+        leading, middle = weights.shape[: -len(self.grid)], self._places[-1]
+        places = middle + self._places[rows][:, None] - self._places[keys]
+        entries = take(xp.reshape(weights, (*leading, -1)), places.ravel(), -1)
+        entries = xp.reshape(entries, (*leading, *places.shape))
+        if not self.n_extra:
+            return entries
+        is_extra = in_library_of(self._is_extra[rows][:, None] | self._is_extra[keys], X)
+        return xp.where(is_extra, like(1 / self.largest, X), entries)
 
     def _like(self, X):
         """Return the weights over the largest, in the library and dtype of X."""
@@ -249,17 +241,14 @@ class GridMask(Mask):
             weights = xp.concat([weights, like(np.zeros(shape), X)], axis=axis)
             weights = xp.roll(weights, 1 - n, axis=axis)
         fft = xp.fft if is_array_api(X) else scipy.fft  # SciPy's keep float32 and are faster
-        transform = fft.rfftn(weights, axes=axes)
-        shape = *weights.shape[: -len(axes)], 1, *transform.shape[axes[0] :]
-        transform = xp.reshape(transform, shape)
+        every, on_grid = (slice(None),) * len(axes), tuple(slice(n) for n in self.grid)
+        transform = fft.rfftn(weights, axes=axes)[(..., None, *every)]
 
         def product(columns):
             leading = columns.shape[:-1]
-            on_grid = xp.reshape(columns[..., extra:], (*leading, *self.grid))
-            waves = fft.rfftn(on_grid, s=self.padded, axes=axes)
-            waves = xp.reshape(waves, (*leading[:-1], 1, leading[-1], *waves.shape[axes[0] :]))
-            filtered = fft.irfftn(waves * transform, s=self.padded, axes=axes)
-            filtered = filtered[(..., *(slice(n) for n in self.grid))]
+            given = xp.reshape(columns[..., extra:], (*leading, *self.grid))
+            waves = fft.rfftn(given, s=self.padded, axes=axes)[(..., None, slice(None), *every)]
+            filtered = fft.irfftn(waves * transform, s=self.padded, axes=axes)[(..., *on_grid)]
             filtered = xp.reshape(filtered, (*filtered.shape[: -len(axes)], -1))
             if not extra:
                 return filtered
@@ -334,23 +323,6 @@ class OperatorMask(Mask):
         return np.maximum(entries[:, keys], 0)
 
 
-class LastRows(Mask):
-    """The last rows of a mask of all positions: queries of the others are missing."""
-
-    def __init__(self, mask, n_queries):
-        super().__init__((n_queries, mask.shape[1]))
-        self.mask, self.first = mask, mask.shape[0] - n_queries
-        self.n_heads, self.block_rows = mask.n_heads, mask.block_rows
-        self.largest = mask.largest
-
-    def seen(self, rows):
-        """Return the keys that any of these rows may see."""
-        return self.mask.seen(rows + self.first)
-
-    def _entries(self, rows, keys, X, heads):
-        return self.mask.entries(rows + self.first, keys, X, heads)
-
-
 def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
     """Check the mask of a call and return the `Mask` that applies it.
 
@@ -374,9 +346,9 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
             "ToeplitzMask(weights, shape=...) whose weights have an axis for heads; got a "
             f"{type(mask).__name__} of masks."
         )
-    is_whole = is_grid or isinstance(mask, (LinearOperator, np.ndarray)) or sp.issparse(mask)
-    mask = mask if is_whole or is_array_api(mask) else as_array("mask", mask)
-    if not (is_grid or isinstance(mask, LinearOperator) or sp.issparse(mask)):
+    is_operator = isinstance(mask, LinearOperator)
+    if not (is_grid or is_operator or sp.issparse(mask)):
+        mask = mask if is_array_api(mask) else as_array("mask", mask)
         while mask.ndim > 2 and mask.shape[0] == 1:
             mask = mask[0, ...]
     shape = (mask.n_positions,) * 2 if is_grid else tuple(mask.shape)
@@ -386,11 +358,12 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
     elif len(shape) == 3:
         own_heads, *shape = shape
     if is_causal and n_queries < n_keys and tuple(shape) == (n_keys, n_keys):
-        if is_grid or isinstance(mask, LinearOperator):
-            return LastRows(as_mask(mask, n_keys, n_keys, n_heads, True, X), n_queries)
         # A step of decoding does not look at the rows of the positions before.
         first = n_keys - n_queries
-        mask = mask.tocsr()[first:] if sp.issparse(mask) else mask[..., first:, :]
+        if sp.issparse(mask):
+            mask = mask.tocsr()[first:]
+        elif not (is_grid or is_operator):
+            mask = mask[..., first:, :]
         shape = [n_queries, n_keys]
     if tuple(shape) != (n_queries, n_keys) or own_heads not in (None, n_heads):
         got = tuple(shape) if own_heads is None else (own_heads, *shape)
@@ -405,8 +378,8 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         weights = _in_library(mask.weights, X)
         if not is_array_api(X):
             weights = weights.astype(np.float64, copy=False)
-        return GridMask(weights, mask.shape, mask.n_extra, is_causal)
-    if isinstance(mask, LinearOperator):
+        return GridMask(weights, mask.shape, mask.n_extra, is_causal, n_queries)
+    if is_operator:
         return _operator_mask(mask, is_causal, X)
     if sp.issparse(mask):
         mask = mask.tocsr()
@@ -441,12 +414,21 @@ def _of_heads(array, heads):
     return namespace(chosen).reshape(chosen, (*np.shape(heads), *chosen.shape[1:]))
 
 
-def _some(X, rows, axis):
-    """Return rows of an array, given sorted indices on the host; NumPy's may be a view."""
-    start, stop = int(rows[0]), int(rows[-1]) + 1
-    if stop - start == len(rows):
-        return X[(..., slice(start, stop), *(slice(None),) * (-1 - axis))]
-    return take(X, rows, axis)
+def _lags(is_seen, grid):
+    """Return the least and the largest lag among offsets whose weights are not 0.
+
+    Query i sees no keys but those from i minus the largest to i minus the least.
+    """
+    n, steps = math.prod(grid), [math.prod(grid[axis:]) for axis in range(1, len(grid) + 1)]
+    lags = (np.argwhere(is_seen) + 1 - np.array(grid)) @ np.array(steps)
+    return lags.min(initial=n), lags.max(initial=-n)
+
+
+def some_rows(X, rows):
+    """Return rows of an array (axis -2), a slice or sorted indices on the host; may be a view."""
+    if not isinstance(rows, slice) and len(rows) == rows[-1] + 1 - rows[0]:
+        rows = slice(int(rows[0]), int(rows[-1]) + 1)
+    return X[..., rows, :] if isinstance(rows, slice) else take(X, rows, -2)
 
 
 def _in_library(values, X):

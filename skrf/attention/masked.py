@@ -32,9 +32,10 @@ from .._arrays import (
     take,
     to_host,
 )
-from .._sums import Rows, finite, log_sum_exp, scale_keys, scale_queries, transposed
+from .._sums import Rows, finite, scale_keys, scale_queries, transposed
 from .._threads import run_all
 from ._groups import blocks, side_by_side
+from ._masks import some_rows
 
 # Largest estimated relative error of a row computed by products. The estimate is a bound, 100 times
 # too large where errors of features do not add up.
@@ -131,7 +132,7 @@ def attend(group, mask, heads, out):
 def _piece(rows, found, is_right):
     """Return the accurate ones of some rows with their sums and log scales, or nothing."""
     done = np.flatnonzero(is_right)
-    return [(rows[done], *(_rows_of(array, done) for array in found))] if len(done) else []
+    return [(rows[done], *(some_rows(array, done) for array in found))] if len(done) else []
 
 
 def _n_lost(rows, sums, features, mask):
@@ -164,16 +165,9 @@ def name_of(X):
     return str(X.dtype).rsplit(".", 1)[-1]
 
 
-def _rows_of(X, rows):
-    """Return rows of an array (axis -2), a slice or sorted indices on the host; may be a view."""
-    if not isinstance(rows, slice) and len(rows) == rows[-1] + 1 - rows[0]:
-        rows = slice(int(rows[0]), int(rows[-1]) + 1)
-    return X[..., rows, :] if isinstance(rows, slice) else take(X, rows, -2)
-
-
 def _new_rows(features, rows):
     """Return features of some rows, which may be overwritten."""
-    return features.map(lambda array: 1 * _rows_of(array, rows))
+    return features.map(lambda array: 1 * some_rows(array, rows))
 
 
 # ------------------------------------------------------------------ by products
@@ -290,7 +284,7 @@ def _block(rows, features, mask):
     exponents = constant(features.keys.exponents)
     top = xp.full_like(exponents[..., 0, :], -np.inf)
     for block in parts:
-        top = xp.maximum(top, xp.max(_rows_of(exponents, block), axis=-2))
+        top = xp.maximum(top, xp.max(some_rows(exponents, block), axis=-2))
     Q, _, level = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
     shape = (*Q.shape[:-1], values.shape[-1])
     sums, sizes = in_library_of(np.zeros(shape), values), 0.0
@@ -301,7 +295,7 @@ def _block(rows, features, mask):
         weights = _of_all_heads(entries, mask)
         kernel = Q @ K
         kernel = arithmetic(kernel).multiply(kernel, weights)
-        sums = sums + cast(kernel @ _rows_of(values, block)[..., None, :, :], xp.float64)
+        sums = sums + cast(kernel @ some_rows(values, block)[..., None, :, :], xp.float64)
         if features.is_signed:
             # Terms may cancel: their largest possible size decides whether the sum is accurate.
             most = (xp.abs(Q) @ xp.abs(K)) * weights
@@ -316,13 +310,13 @@ def _block(rows, features, mask):
 def _row_alone(rows, features, mask):
     """Return the sums of one row, whose pairs have their own exponents, and its log scale."""
     values, seen = features.values, mask.seen(rows)
-    xp, queries = namespace(values), features.queries.map(lambda array: _rows_of(array, rows))
+    xp, queries = namespace(values), features.queries.map(lambda array: some_rows(array, rows))
     n_entries = math.prod(queries.values.shape[:-2]) * queries.values.shape[-1]
     parts = _cut(seen, max(1, _BLOCK_BYTES // (8 * n_entries)))
     if not parts:
         shape = queries.values.shape[:-1]
         return [in_library_of(np.zeros((*shape, n)), values) for n in (values.shape[-1], 1)]
-    pairs = [_pairs(queries, features.keys.map(lambda X, p=p: _rows_of(X, p))) for p in parts]
+    pairs = [_pairs(queries, features.keys.map(lambda X, p=p: some_rows(X, p))) for p in parts]
     signs, logs = (side_by_side(list(pieces), -1) for pieces in zip(*pairs, strict=True))
     entries = mask.entries(rows, seen, values, features.heads)
     weights = _of_all_heads(entries, mask)[..., 0, :]
@@ -334,20 +328,16 @@ def _row_alone(rows, features, mask):
     level = constant(xp.where(is_used, logs, like(-np.inf, logs)))
     level = finite(xp.max(level, axis=-1, keepdims=True))
     kernel = signs * xp.exp(xp.clip(logs - level, None, _HIGHEST)) * (weights / sizes)
-    sums = kernel[..., None, :] @ _rows_of(values, seen)[..., None, :, :]
+    sums = kernel[..., None, :] @ some_rows(values, seen)[..., None, :, :]
     return sums, level[..., None]
 
 
 def _pairs(queries, keys):
     """Return the products of one query of every head with keys, (..., G, m): factors and logs."""
-    (left, left_scale), (right, right_scale), xp = queries, keys, namespace(keys.values)
-    if left_scale is None:
-        terms = left + right[..., None, :, :]
-        # The logarithm of 0, as for padding, has no gradient.
-        is_zero = xp.max(constant(terms), axis=-1) == -np.inf
-        logs = log_sum_exp(xp.where(is_zero[..., None], like(0.0, terms), terms))
-        return xp.ones_like(logs), xp.where(is_zero, like(-np.inf, logs), logs)
-    exponents = left_scale + right_scale[..., None, :, :]
-    logs = xp.max(exponents, axis=-1)
+    xp = namespace(keys.values)
+    exponents = queries.exponents + keys.exponents[..., None, :, :]
+    logs = xp.max(constant(exponents), axis=-1)
     factors = xp.exp(exponents - finite(logs)[..., None])
-    return xp.sum(left * right[..., None, :, :] * factors, axis=-1), logs
+    if keys.scale is not None:
+        factors = factors * queries.values * keys.values[..., None, :, :]
+    return xp.sum(factors, axis=-1), logs
