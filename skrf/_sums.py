@@ -62,9 +62,19 @@ class Rows(NamedTuple):
     scale: Any = None
 
     @property
+    def holds_logs(self):
+        """Whether the values are logarithms, of a positive map."""
+        return self.scale is None
+
+    @property
+    def shares_scale(self):
+        """Whether the features of a row have one log scale."""
+        return not self.holds_logs and self.scale.shape[-1] == 1
+
+    @property
     def exponents(self):
         """Exponents that sums take the maximum of: the logarithms or the scale."""
-        return self.values if self.scale is None else self.scale
+        return self.values if self.holds_logs else self.scale
 
     def part(self, rows):
         """Return some of the rows: views for a slice, new arrays for indices (NumPy only)."""
@@ -74,7 +84,7 @@ class Rows(NamedTuple):
 
     def map(self, function):
         """Apply a function to the values, and to the scale if there is one."""
-        return Rows(function(self.values), None if self.scale is None else function(self.scale))
+        return Rows(function(self.values), None if self.holds_logs else function(self.scale))
 
     def repeated(self, log_weights):
         """Return the features r times side by side, times weights.
@@ -88,7 +98,7 @@ class Rows(NamedTuple):
         n_features, n = values.shape[-1], log_weights.shape[-1]
         shifts = xp.repeat(cast(log_weights, values.dtype), n_features, axis=-1)[..., None, :]
         copies = xp.concat([values] * n, axis=-1)
-        if scale is None:
+        if self.holds_logs:
             return Rows(copies + shifts)
         top = constant(xp.max(shifts, axis=-1, keepdims=True))
         scale = xp.concat([xp.broadcast_to(scale, values.shape)] * n, axis=-1)
@@ -97,7 +107,7 @@ class Rows(NamedTuple):
     def plain(self):
         """Return the features themselves, which may overflow."""
         xp = namespace(self.values)
-        if self.scale is None:
+        if self.holds_logs:
             return xp.exp(self.values)
         return self.values * xp.exp(self.scale)
 
@@ -158,7 +168,7 @@ def log_estimate(queries, keys, *, is_exact=True):
     Unless `is_exact`, products that are tiny compared with the largest of a row or a column may
     have lost their digits or be -inf, because recomputing them costs more than all others.
     """
-    if queries.scale is None:
+    if queries.holds_logs:
         return log_product(queries.values, keys.values.T, is_exact=is_exact), 1.0
     products, scale = signed_product(queries, keys)
     lost = np.abs(products) < (np.exp(_TINY) if is_exact else 0.0)
@@ -275,10 +285,9 @@ def scale_keys(rows, top):
         Derivatives of the factors with respect to the values of the features.
     """
     do = arithmetic(rows.values)
-    exponentials = do.exp(
-        do.subtract(rows.exponents, cast(finite(top)[..., None, :], rows.values.dtype))
-    )
-    if rows.scale is None:
+    exponents = do.subtract(rows.exponents, cast(finite(top)[..., None, :], rows.values.dtype))
+    exponentials = do.exp(exponents)
+    if rows.holds_logs:
         return exponentials, exponentials
     return do.multiply(rows.values, exponentials), exponentials
 
@@ -290,14 +299,11 @@ def scale_queries(rows, top):
     NumPy arrays are overwritten.
     """
     exponents = cast(top[..., None, :], rows.values.dtype)
-    if rows.scale is not None and rows.scale.shape[-1] == 1:
-        return (
-            rows.values,
-            namespace(rows.scale).ones_like(rows.scale),
-            rows.scale + finite(exponents),
-        )
+    if rows.shares_scale:
+        ones = namespace(rows.scale).ones_like(rows.scale)
+        return rows.values, ones, rows.scale + finite(exponents)
     exponentials, level = exp_and_max(arithmetic(rows.values).add(rows.exponents, exponents))
-    if rows.scale is None:
+    if rows.holds_logs:
         return exponentials, exponentials, level
     return arithmetic(rows.values).multiply(rows.values, exponentials), exponentials, level
 
@@ -417,7 +423,7 @@ class Sums:
         NumPy features are overwritten, unless they share the scale of their row.
         """
         top, factors = self.raised(rows), rows.values
-        if rows.scale is not None and rows.scale.shape[-1] == 1:
+        if rows.shares_scale:
             # The scale of a row multiplies its values, which are fewer than its features.
             exponents = rows.scale - cast(finite(top)[..., None, :], factors.dtype)
             values = values * namespace(values).exp(exponents)
@@ -492,9 +498,8 @@ class Memory:
         """
         if X.ndim > 2:
             xp, lead = namespace(X), X.shape[:-1]
-            values, scale = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
-            values = xp.reshape(values, (*lead, values.shape[-1]))
-            return Rows(values, scale if scale is None else xp.reshape(scale, (*lead, -1)))
+            rows = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
+            return rows.map(lambda array: xp.reshape(array, (*lead, array.shape[-1])))
         if is_array_api(X):
             values, scale = feature_map(X)
             return Rows(values if lower is None else values - like(lower, values), scale)
@@ -537,7 +542,7 @@ def sums_of_block(feature_map, X, values, memory, bounds, reference=None):
         if sums is not None:
             return sums, True
     rows = memory.rows(feature_map, X)
-    if rows.scale is not None and rows.scale.shape[-1] == 1 and not is_array_api(X):
+    if rows.shares_scale and not is_array_api(X):
         return _scaled_sums(rows, values, bounds), False
     nothing = Sums.before(rows, values)
     parts = [
@@ -554,9 +559,8 @@ def _lowered_sums(rows, values, groups, reference):
     is_weighted = weights > 0
     with np.errstate(over="ignore", invalid="ignore"):
         factors = np.exp(rows.values, out=rows.values)
-        sums = np.stack([factors[group].T @ same_type[group] for group in groups]).astype(
-            np.float64
-        )
+        sums = np.stack([factors[group].T @ same_type[group] for group in groups])
+        sums = sums.astype(np.float64)
         means = sums[is_weighted, :, 0] / weights[is_weighted, None]
     # Values besides the weight may be small as well, so they get more room.
     room = 1.0 if same_type.shape[1] == 1 else 0.5

@@ -251,6 +251,6 @@ def _rows(feature_map, name, X):
 def _factor(rows, level, dtype):
     """Return features times exp(-level), with a level per column or one for all."""
     factor = np.exp(rows.exponents - level)
-    if rows.scale is not None:
+    if not rows.holds_logs:
         factor = rows.values * factor
     return factor.astype(dtype, copy=False)

@@ -160,7 +160,7 @@ def log_factors(queries, keys, log_weights=None):
 
 def _shifted(rows, shift):
     """Return features with a shift of their logarithms."""
-    if rows.scale is None:
+    if rows.holds_logs:
         return Rows(arithmetic(rows.values).add(rows.values, shift))
     fixed, values = constant(shift), rows.values
     if is_array_api(values):  # no gradient flows through scales

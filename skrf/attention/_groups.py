@@ -149,7 +149,7 @@ class KeyGroup(KeySet):
             return features
         hidden, (values, scale) = self.padding[..., rows, None], features
         fill = arithmetic(values).fill
-        if scale is None:
+        if features.holds_logs:
             return Rows(fill(values, hidden, -np.inf))
         return Rows(values, fill(scale, hidden, -np.inf))
 
@@ -183,7 +183,7 @@ class KeyGroup(KeySet):
 def _signed(rows):
     """Return features as numbers with log scales, also those given as logarithms."""
     values, scale, xp = *rows, namespace(rows.values)
-    if scale is not None:
+    if not rows.holds_logs:
         return Rows(values, xp.broadcast_to(scale, values.shape))
     scale = constant(values)
     return Rows(xp.exp(values - finite(scale)), scale)

@@ -172,7 +172,7 @@ def position_of(before, queries, keys, values):
     if xp is not np or fall.any():
         earlier = earlier * xp.exp(fall)[..., None]
     factors = xp.exp(keys.exponents[..., 0, :] - level)
-    if keys.scale is not None:
+    if not keys.holds_logs:
         factors = keys.values[..., 0, :] * factors
     sums = factors[..., None] * values
     sums = arithmetic(sums).add(sums, earlier)
@@ -180,7 +180,7 @@ def position_of(before, queries, keys, values):
     highest = xp.max(constant(exponents), axis=-1, keepdims=True)
     level = xp.where(highest > -np.inf, highest, xp.zeros_like(highest))
     factors = xp.exp(exponents - level)
-    if queries.scale is not None:
+    if not queries.holds_logs:
         factors = queries.values * factors
     return factors @ sums[..., None, :, :], level, Sums(sums, top)
 

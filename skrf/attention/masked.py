@@ -83,7 +83,7 @@ class Features:
     @property
     def is_signed(self):
         """Whether features have signs, so that sums may cancel."""
-        return self.keys.scale is not None
+        return not self.keys.holds_logs
 
 
 def attend(group, mask, heads, out):
@@ -338,6 +338,6 @@ def _pairs(queries, keys):
     exponents = queries.exponents + keys.exponents[..., None, :, :]
     logs = xp.max(constant(exponents), axis=-1)
     factors = xp.exp(exponents - finite(logs)[..., None])
-    if keys.scale is not None:
+    if not keys.holds_logs:
         factors = factors * queries.values * keys.values[..., None, :, :]
     return xp.sum(factors, axis=-1), logs

@@ -145,7 +145,7 @@ class HybridMap(FeatureMap):
 
 def _signed(rows):
     """Return rows of a base, positive or not, as values with log scales."""
-    if rows.scale is None:
+    if rows.holds_logs:
         return signed_rows(namespace(rows.values).ones_like(rows.values), rows.values)
     return Rows(rows.values, rows.scale + 0 * rows.values)
 

@@ -172,7 +172,7 @@ class _Features:
     def __init__(self, maps, points, sums):
         self.sums = sums
         queries, keys = (feature_map(points) for feature_map in maps)
-        if queries.scale is None:
+        if queries.holds_logs:
             top = finite(keys.values.max(axis=0))
             self.keys = np.exp(keys.values - top)
             self.queries = exp_max_one(queries.values + top)

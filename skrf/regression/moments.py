@@ -54,7 +54,7 @@ def plain_features(feature_map, X, memory, n_more=0):
                 out *= math.exp(feature_map.level)  # several times as fast as a part of every row
             return out
         rows = memory.rows(feature_map, X)
-        if rows.scale is not None:
+        if not rows.holds_logs:
             return rows.plain()
     xp, do = namespace(rows.values), arithmetic(rows.values)
     features = exp_max_one(rows.values)
