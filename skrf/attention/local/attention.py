@@ -12,7 +12,6 @@ from ..._arrays import (
     largest_entry,
     like,
     namespace,
-    take,
     to_host,
 )
 from ..._estimator import EstimatorBase
@@ -26,13 +25,12 @@ from ..exact import dtype_of_logits
 from ..masks import DecayMask
 from . import blocks
 from .bidirectional import attend_around
+from .call import Call
 from .causal import attend_causal, nothing_held
-from .decay import decaying, split
 from .layout import (
     Sizes,
-    at_their_places,
-    of_sets,
-    rows_of,
+    Stretch,
+    in_order,
     sizes_of,
     stretches,
     with_zeros,
@@ -442,95 +440,72 @@ class LocalAttention(EstimatorBase):
     def _attend(self, inputs, state=None):
         """Return outputs (U, G, L, e), log-sum-exps, and the state after them if one is given."""
         sizes, scale = self._sizes(), check_scale(self.scale, inputs.k.shape[-1])
-        xp, (n_sets, _, n_queries, _) = namespace(inputs.q), inputs.q.shape
-        n_keys = inputs.k.shape[1]
-        known, n_missing = self._known(inputs), n_keys - n_queries
+        xp, n_queries, n_keys = namespace(inputs.q), inputs.q.shape[2], inputs.k.shape[1]
+        known = self._known(inputs)
         self._check_lengths(sizes, known is not None, n_queries, n_keys)
         check_finite("v", inputs.v)
         dtype = dtype_of_logits(inputs, scale)  # which checks q and k
-        before, counts, rates = None, np.zeros(n_sets, int), self._rates(inputs)
+        counts, rates = np.zeros(inputs.q.shape[0], int), self._rates(inputs)
         width = inputs.k.shape[-1] + (rates is not None)
-        key = (*sizes, width, known is not None)  # of states
-        if state is not None and state.recent is not None:
-            counts = checked_counts(state, key, self._maker(scale), inputs)
+        key, maker = (*sizes, width, known is not None), self._maker(scale)  # of states
+        is_continued = state is not None and state.recent is not None
+        if is_continued:
+            counts = checked_counts(state, key, maker, inputs)
         if rates is not None and largest_entry(rates) * (counts.max() + n_keys) > _FAR:
             dtype = xp.float64
-        q = with_zeros(inputs.q, n_missing)
+        q, n_missing = inputs.q, n_keys - n_queries
         rows = xp.concat([cast(inputs.k, dtype), cast(inputs.v, dtype)], axis=-1)
-        if state is not None and state.recent is not None:
-            if inputs.padding is None and goes_on(state, sizes, counts, rows):
-                count = int(counts[0])
-                if rates is not None:
-                    q, rows, _ = decaying(q, rows, None, rates, count, scale)
-                q = cast(q, dtype) * scale
-                out, state = self._attend_one(sizes, q, rows, state, count)
-                return *split(out, rates, count), state
-            before = flat(state, inputs)
-        padding = to_host(inputs.padding)
-        parts, outs, helds = stretches(padding, counts, sizes.causal and state is None), [], []
+        hidden = to_host(inputs.padding)
+        is_one = is_continued and hidden is None and goes_on(state, sizes, counts, rows)
+        known = None if is_one else known  # no key leaves the window
+        call = Call(with_zeros(q, n_missing), rows, known, rates, scale, hidden, n_missing)
+        if is_one:
+            one = Stretch(slice(None), None, int(counts[0]))
+            return self._attend_one(sizes, call.of(one), state)
+        before = flat(state, inputs) if is_continued else None
+        parts, outs, helds = stretches(hidden, counts, sizes.causal and state is None), [], []
         for part in parts:
-            own_q, own_rows = (rows_of(array, part) for array in (q, rows))
-            own_known, first = known, n_missing
-            if known is not None:
-                own_known = Statistics(*(of_sets(array, part.sets) for array in known))
-            if rates is not None:
-                given = own_q, own_rows, own_known, of_sets(rates, part.sets)
-                own_q, own_rows, own_known = decaying(*given, part.count, scale)
-            if padding is not None:
-                hidden = padding[part.sets]
-                first = int((~hidden[:, :n_missing]).sum(axis=1).min())
-            out, held = self._attend_part(
-                sizes, before, part, own_q, own_rows, own_known, scale, first
-            )
-            found = split(
-                out, None if rates is None else of_sets(rates, part.sets), part.count + first
-            )
-            if padding is not None:
-                out, lse = found
-                places = hidden, first, n_missing
-                out = at_their_places(out, 0.0, *places)
-                found = out, at_their_places(lse[..., None], -np.inf, *places)[..., 0]
-            outs.append(found)
+            own, held = call.of(part), None if before is None else held_of(before, part)
+            out, held = self._attend_part(sizes, own, held)
+            outs.append(own.placed(out))
             helds.append(held)
-        out, lse = outs[0]
-        if len(parts) > 1:
-            order = np.argsort(np.concatenate([part.sets for part in parts]))
-            out, lse = (take(xp.concat(a, axis=0), order) for a in zip(*outs, strict=True))
+        out, lse = (in_order(arrays, parts) for arrays in zip(*outs, strict=True))
         if state is not None:
-            state = state_of(type(state), key, self._maker(scale), helds, parts, inputs)
+            state = state_of(type(state), key, maker, helds, parts, inputs)
         return out, lse, state
 
-    def _attend_part(self, sizes, before, part, q, rows, known, scale, first):
-        """Return the outputs of a `Stretch` with log-sum-exps, and what is `Held` after it."""
-        n, width = rows.shape[-2], q.shape[-1]
+    def _attend_part(self, sizes, call, held):
+        """Return outputs of the rows of a stretch with log-sum-exps, and what is `Held` after it.
+
+        What is held before it is None before the first position.
+        """
+        q, rows, known, width = call.q, call.rows, call.known, call.q.shape[-1]
         # No outputs, but with the graph of the inputs.
         empty = cast(q[..., :0, :1], rows.dtype) + rows[:, None, :0, width - 1 :]
         if not sizes.causal:
-            if not n:
+            if not rows.shape[-2]:
                 return empty, None
             if known is None:
                 known = statistics_of(q, rows[..., :width])
-            q, known = cast(q, rows.dtype) * scale, known.scaled(scale)
+            q, known = cast(q, rows.dtype) * call.scale, known.scaled(call.scale)
             return attend_around(sizes, q, rows, known, self._blocks), None
-        held, outs = nothing_held(q, rows) if before is None else held_of(before, part), []
-        for some in slices(n, _BLOCKS_AT_ONCE * sizes.block):
-            given = scale, known, max(first - some.start, 0), self._blocks
+        held, outs = nothing_held(q, rows) if held is None else held, []
+        for some in slices(rows.shape[-2], _BLOCKS_AT_ONCE * sizes.block):
+            given = call.scale, known, max(call.first - some.start, 0), self._blocks
             out, held = attend_causal(sizes, held, q[..., some, :], rows[:, some, :], *given)
             outs.append(out)
         return namespace(q).concat(outs, axis=-2) if len(outs) > 1 else (*outs, empty)[0], held
 
-    def _attend_one(self, sizes, q, rows, state, count):
-        """Return the output of one position within a block, and the state: what else is as it was.
+    def _attend_one(self, sizes, call, state):
+        """Return what `_attend` does for one position within a block: in less time.
 
-        This is what a `Stretch` of one row gets, in less time.
+        The state is as it was, but for the last rows.
         """
+        q, rows, count = cast(call.q, call.rows.dtype) * call.scale, call.rows, call.count
         xp, (n_sets, n_heads, _, _), width = namespace(q), q.shape, rows.shape[-1]
-        before = xp.reshape(state.recent, (n_sets, -1, width))
-        recent, seen_from = (
-            xp.concat([before, rows], axis=1),
-            sizes.seen_from(count - count % sizes.block),
-        )
-        m, far = recent.shape[1], None
+        before, far = xp.reshape(state.recent, (n_sets, -1, width)), None
+        recent = xp.concat([before, rows], axis=1)
+        m, seen_from = recent.shape[1], sizes.seen_from(count - count % sizes.block)
         if seen_from:
             pool = xp.reshape(state.far, (n_sets, n_heads, 1, -1, width))
             far = blocks.Far(pool, None, None, xp.reshape(state.bias, pool.shape[:-1]))
@@ -538,7 +513,7 @@ class LocalAttention(EstimatorBase):
         block = blocks.Block(slice(0, 1), near, None if far is None else 0)
         out = self._blocks(q, recent, [block], far, True)
         recent = xp.reshape(recent, (*state.recent.shape[:-2], m, width))
-        return out, replace(state, recent=recent, counts=state.counts + 1)
+        return *call.placed(out), replace(state, recent=recent, counts=state.counts + 1)
 
     def _maker(self, scale):
         """Return the scale, and numbers that tell a fit from others."""

@@ -150,6 +150,14 @@ def of_sets(array, sets):
     return array if isinstance(sets, slice) else take(array, sets)
 
 
+def in_order(parts, stretches):
+    """Return the arrays of every `Stretch` as one, with sets in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate([stretch.sets for stretch in stretches]))
+    return take(namespace(parts[0]).concat(parts, axis=0), order)
+
+
 def rows_of(array, part):
     """Return the rows of a `Stretch`, (n_sets, ..., m, w), of an array (U, ..., n, w)."""
     array = of_sets(array, part.sets)

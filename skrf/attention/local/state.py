@@ -3,12 +3,11 @@
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-import numpy as np
-
 from ..._arrays import filled, namespace, take, to_host
 from ..._typing import Array
 from .._state import check_maker, checked_indices
 from .causal import Held, with_room
+from .layout import in_order
 
 _OF_MAKER = "sizes", "maker"
 _OF_KEYS = "recent", "counts", "n_first"  # one for every key head
@@ -187,12 +186,9 @@ def state_of(kind, sizes, maker, helds, stretches, inputs):
         arrays["recent"] = put(held.recent)
         counts = filled(held.count, held.recent.shape[:1], held.recent, xp.int64)
         parts.append(kind(counts=counts, sizes=sizes, maker=maker, **arrays))
-    state = parts[0]
-    if len(parts) > 1:
-        order = np.argsort(np.concatenate([stretch.sets for stretch in stretches]))
-        state = state.mapped(
-            lambda name, _: take(xp.concat([getattr(p, name) for p in parts], axis=0), order)
-        )
+    state = parts[0].mapped(
+        lambda name, _: in_order([getattr(part, name) for part in parts], stretches)
+    )
     return _reshaped(state, (2, 1), (tuple(inputs.leading), tuple(inputs.key_leading)))
 
 
