@@ -118,15 +118,12 @@ def attend(group, mask, heads, out):
     results = run_all(work, parts) if group.is_numpy else map(work, parts)
     pieces += chain.from_iterable(results)
     order, *found = zip(*pieces, strict=True)
-    n_lost = 0
-    if features.is_signed:
-        n_lost = sum(_n_lost(rows, sums, features, mask) for rows, sums, _ in pieces)
     order, found = np.concatenate(order), [side_by_side(parts, -2) for parts in found]
     if np.any(order[1:] < order[:-1]):
         found = [take(array, np.argsort(order), -2) for array in found]
     sums, level = found
     out.put(sums, level + math.log(mask.largest))
-    return n_lost
+    return _n_lost(sums, features, mask) if features.is_signed else 0
 
 
 def _piece(rows, found, is_right):
@@ -135,13 +132,13 @@ def _piece(rows, found, is_right):
     return [(rows[done], *(some_rows(array, done) for array in found))] if len(done) else []
 
 
-def _n_lost(rows, sums, features, mask):
+def _n_lost(sums, features, mask):
     """Return the number of queries whose weights sum to 0 although they see a key."""
     is_lost, n_lost = to_host(sums[..., 0] == 0), 0
-    places = np.flatnonzero(is_lost.reshape(-1, len(rows)).any(axis=0))
+    places = np.flatnonzero(is_lost.reshape(-1, is_lost.shape[-1]).any(axis=0))
     for block in blocks(len(places), mask.block_rows):
-        in_block = places[block]
-        n_lost += int((is_lost[..., in_block] & _sees_a_key(rows[in_block], features, mask)).sum())
+        rows = places[block]
+        n_lost += int((is_lost[..., rows] & _sees_a_key(rows, features, mask)).sum())
     return n_lost
 
 
@@ -258,14 +255,9 @@ def _by_entries(rows, features, mask):
     return pieces
 
 
-def _key_parts(rows, features, mask):
-    """Return the keys that rows see, in parts whose entries take limited memory."""
-    n_rows = len(rows) * math.prod(features.queries.values.shape[:-2])
-    return _cut(mask.seen(rows), max(1, _BLOCK_BYTES // (8 * n_rows)))
-
-
-def _cut(keys, size):
-    """Return keys, a slice or numbers, in parts."""
+def _key_parts(keys, n_each):
+    """Return keys, a slice or numbers, in parts that take limited memory for n numbers per key."""
+    size = max(1, _BLOCK_BYTES // (8 * n_each))
     if isinstance(keys, slice):
         parts = blocks(keys.stop - keys.start, size)
         return [slice(keys.start + block.start, keys.start + block.stop) for block in parts]
@@ -280,7 +272,8 @@ def _of_all_heads(entries, mask):
 def _block(rows, features, mask):
     """Return sums of rows and log scales, and on the host which of them are accurate."""
     values = features.values
-    xp, parts = namespace(values), _key_parts(rows, features, mask)
+    xp, n_rows = namespace(values), len(rows) * math.prod(features.queries.values.shape[:-2])
+    parts = _key_parts(mask.seen(rows), n_rows)
     exponents = constant(features.keys.exponents)
     top = xp.full_like(exponents[..., 0, :], -np.inf)
     for block in parts:
@@ -312,7 +305,7 @@ def _row_alone(rows, features, mask):
     values, seen = features.values, mask.seen(rows)
     xp, queries = namespace(values), features.queries.map(lambda array: some_rows(array, rows))
     n_entries = math.prod(queries.values.shape[:-2]) * queries.values.shape[-1]
-    parts = _cut(seen, max(1, _BLOCK_BYTES // (8 * n_entries)))
+    parts = _key_parts(seen, n_entries)
     if not parts:
         shape = queries.values.shape[:-1]
         return [in_library_of(np.zeros((*shape, n)), values) for n in (values.shape[-1], 1)]
