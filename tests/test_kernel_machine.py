@@ -14,7 +14,7 @@ from sklearn.datasets import load_diabetes, load_wine
 from sklearn.model_selection import cross_val_score, train_test_split
 
 from skrf import KernelMachineClassifier, KernelMachineRegressor
-from skrf.regression import blend, kernel_machine, members
+from skrf.regression import blend, kernel_machine, members, near_far
 from skrf.regression.blend import PairCalibration, pair_logs
 from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, member_of
 from skrf.regression.near_far import parts_of
@@ -104,8 +104,6 @@ def test_members_are_dense_regressions_of_numbers(kernel, limits):
     targets = given.targets[:, 0]
     expected = solved(member, rows, targets, noise, COLUMNS)
     assert_allclose(member.values(COLUMNS)[:, 0], expected, rtol=1e-4, atol=1e-4)
-    assert_allclose(member.at_training_rows()[member.ground.number], member.values(COLUMNS[NUMBER]),
-                    atol=1e-4)  # fmt: skip
     for row, value in left_out(member, rows, targets, np.full(N, 0.3), WEIGHTS).items():
         assert judged[list(JUDGES).index(row), 0] == pytest.approx(value, abs=2e-4)
     # Posterior deviations in units of the noise, and those of judges who were left out.
@@ -202,7 +200,7 @@ def trials(limits, few_rows=False):
 
 @ALL_LIMITS
 def test_trials_are_errors_of_rows_that_scales_have_not_seen(limits, monkeypatch):
-    monkeypatch.setattr(members, "_LEAF_ROWS", 10**6)  # all leaves
+    monkeypatch.setattr(near_far, "_SEARCHED", 10**6)  # all leaves
     search = trials(limits)
     search(KERNELS[1], 1, 0.8, [0.1, 2.0])
     for alpha in (0.1, 2.0):
@@ -219,7 +217,7 @@ def test_trials_are_errors_of_rows_that_scales_have_not_seen(limits, monkeypatch
 def test_many_rows_are_judged_by_some_of_them(monkeypatch):
     monkeypatch.setattr(members, "_ALL_ROWS", 30)
     monkeypatch.setattr(members, "_TRIAL_ROWS", 12)
-    monkeypatch.setattr(members, "_LEAF_ROWS", 20)
+    monkeypatch.setattr(near_far, "_SEARCHED", 20)
     few = trials(LARGE)
     scene, rows, share = few.scene(1, few.halves[0])
     assert len(scene.X) == 12 and share == 1 and np.isin(rows, JUDGES).all()

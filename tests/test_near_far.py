@@ -31,6 +31,7 @@ from skrf.regression.near_far import (
     factor_of,
     left_out,
     parts_of,
+    sampled,
     solve_near_far,
 )
 from skrf.regression.problems import of_all_classes
@@ -154,8 +155,12 @@ def test_leave_one_out_is_its_definition(weights, alpha):
     distinct = ground.part(np.arange(90), weights)
     of_rows = np.full(len(distinct.kept), alpha)  # the same as a number
     solution = solve_near_far(ground, distinct, distinct.means(y), of_rows)
-    predicted = left_out(solution, distinct, y, of_rows)
-    assert_array_equal(predicted, left_out(solution, distinct, y, alpha))
+    predicted, inverse = left_out(solution, distinct, y, of_rows)
+    assert_array_equal(predicted, left_out(solution, distinct, y, alpha)[0])
+    single = np.bincount(distinct.number)[distinct.number] == 1
+    dense = Dense(model, X, weights, alpha)
+    whole = single & (parts_of(weights) == weights)
+    assert_allclose(inverse[whole], np.diagonal(dense.centred)[whole], rtol=1e-3)
     for i in (0, 7, 33, 60, 89):
         part = parts_of(weights)[i]
         rest = weights.copy()
@@ -176,7 +181,7 @@ def test_a_sample_of_leaves_stands_for_all():
         share = len(rows) / len(X)
         solution = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3, share)
         errors.append(np.full(y.shape, np.nan))
-        errors[-1][rows] = left_out(solution, distinct, y[rows], 0.3) - y[rows]
+        errors[-1][rows] = left_out(solution, distinct, y[rows], 0.3)[0] - y[rows]
         if share < 1:  # without the factor, landmarks are penalised too much
             poor = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3)
             assert np.abs(poor.beta).max() < np.abs(solution.beta).max()
@@ -340,7 +345,7 @@ def test_sums_of_leaves_keep_small_directions_beside_large_ones(sigma, monkeypat
     for least in (near_far._SINGLE_ALPHA, np.inf):
         monkeypatch.setattr(near_far, "_SINGLE_ALPHA", least)
         solution = solve_near_far(ground, distinct, targets, 1e-4, share=0.02)
-        found.append(left_out(solution, distinct, targets, 1e-4))
+        found.append(left_out(solution, distinct, targets, 1e-4)[0])
     assert_allclose(*found, atol=5e-6)
 
 
@@ -537,7 +542,7 @@ def test_leaves_of_a_search_are_the_same_for_all_sigmas_and_stand_for_all(model,
     found = searched(model).fit(X, targets, WEIGHTS)
     assert 30 <= found.n_samples_searched_ < 70
     ground = Ground.of(as_feature_map(found.feature_map_), X, 20)
-    rows = ground.sampled()
+    rows = sampled(ground.bounds, ground.number, np.random.default_rng(0))
     assert len(rows) == found.n_samples_searched_
     parts = [slice(None)]
     if model is ApproxKernelRidgeClassifierCV:

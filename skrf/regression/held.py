@@ -24,7 +24,7 @@ from .blocks import beside_threads
 from .data import Data
 from .decide import best_classes
 from .moments import moments_of_groups
-from .near_far import Ground, NearFarRows, SomeLeaves, check_leaves
+from .near_far import Ground, NearFarRows, check_leaves, sampled
 from .probabilities import losses
 from .ridge_sums import RidgeSums
 from .rows import RowSystem, kernel_values
@@ -324,7 +324,8 @@ class LeafSource:
 
     @cached_property
     def _rows(self):
-        return self._ground.sampled()
+        ground = self._ground
+        return sampled(ground.bounds, ground.number, np.random.default_rng(0))
 
     @cached_property
     def data(self):
@@ -348,7 +349,7 @@ class LeafSource:
         """Return a list of the only `Held`; see `FeatureSource`."""
         data, feature_map = self.data, as_feature_map(self.fit(sigma))
         with beside_threads(feature_map):
-            leaves = SomeLeaves.of_rows(self._ground, feature_map, data.X, self._rows)
+            leaves = self._ground.some(feature_map, data.X, self._rows)
             values = NearFarRows.under(leaves, data).held(problems, alphas, self._total)
         unit = data.values.unit if problems is None else np.ones(values.shape[2])
         nothing = Solution(0.0, np.empty((0, 0)), unit, np.empty(0))

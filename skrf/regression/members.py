@@ -14,9 +14,8 @@ from scipy.special import expit
 from sklearn.utils import gen_batches
 
 from .. import _kernels
-from ..features import row_codes
 from .feature_machine import Directions, Multipliers, rounds
-from .near_far import Ground, Spread, Tree, left_out, solve_near_far
+from .near_far import Ground, Spread, Tree, leaves_of, left_out, sampled, solve_near_far
 from .problems import Problem
 
 _RANK = 1e-5  # of the landmarks' kernel, relative to the largest eigenvalue: less is rounding
@@ -24,7 +23,6 @@ _N_MEDIAN = 1000  # rows whose distances give the unit of widths
 _SCALE_ROWS = 1000  # of a half, from which scales are learned, and by which they are judged
 _ALL_ROWS = 1200  # up to so many, trials look at all
 _TRIAL_ROWS = 700  # distinct ones, and all that equal them; whole leaves have more
-_LEAF_ROWS = 3000
 _ALPHAS = (0.02, 0.1, 0.5, 2.0, 8.0, 32.0)
 _LEAST_ALPHA = 1e-4  # smaller ones are lost in the rounding of kernels in float32
 _STEPS = 5  # of a climb
@@ -109,12 +107,22 @@ def median_distance(kernel, X):
 class Landmarks:
     """Some rows, and features whose products are the kernel's projection on them.
 
-    Directions in which their kernel is only rounding are left out.
+    Directions in which their kernel is only rounding are left out. This is to a `Ground` what a
+    map of landmarks is.
     """
 
     kernel_of: Kernel
     width: float
     points: np.ndarray
+    scales: np.ndarray | None
+
+    def projected(self, X):
+        """Return this, and the rows."""
+        return self, X
+
+    def coordinates(self, X):
+        """Return the coordinates of rows, in float64."""
+        return scaled(X, self.scales).astype(np.float64)
 
     @cached_property
     def root(self):
@@ -131,50 +139,6 @@ class Landmarks:
     def features(self, X):
         """Return the features of rows."""
         return self.kernel(X, self.points) @ self.root
-
-
-@dataclass(frozen=True, eq=False)
-class MemberGround(Ground):
-    """Distinct rows in the coordinates of a member; see `Ground`.
-
-    Parameters
-    ----------
-    scales : ndarray or None, default=None
-        What turns columns into coordinates.
-    residuals : dict, default={}
-        Residual kernels of whole leaves and their features by number, if there are not too many.
-    """
-
-    scales: np.ndarray | None = None
-    residuals: dict = field(default_factory=dict)
-
-    def located(self, X):
-        """Return the coordinates of rows, and their leaves."""
-        coordinates = scaled(X, self.scales).astype(np.float64)
-        return coordinates, self.tree.leaf_of(coordinates)
-
-    def residual(self, rows):
-        """Return the residual kernel of distinct rows of one leaf, and their features."""
-        b = int(self.leaf_at(rows[0]))
-        leaf = np.arange(*self.bounds[b : b + 2])
-        if b not in self.residuals:
-            if len(self.X) * len(leaf) > _KEPT:
-                return super().residual(rows)
-            self.residuals[b] = super().residual(leaf)
-        residual, features = self.residuals[b]
-        if len(rows) == len(leaf):
-            return residual.copy(), features
-        rows = rows - leaf[0]
-        return residual[np.ix_(rows, rows)], features[rows]
-
-    def features(self, X):
-        """Return the features of rows; none for a single leaf, which is exact."""
-        if self.tree.n_leaves == 1:
-            return np.zeros((len(X), 0), np.float32)
-        return self.landmarks.features(X)
-
-    def __getstate__(self):
-        return vars(self) | {"residuals": {}}
 
 
 @dataclass(frozen=True)
@@ -232,17 +196,11 @@ class Scene:
     def of(cls, kernel, scales, X, number, limits, rng):
         """Return the scene of distinct rows."""
         X = scaled(X, scales)
-        if len(X) <= limits.exact:
-            return cls(kernel, scales, X, number, Tree(0, 1), np.array([0, len(X)]), X[:0])
-        # Rows may become equal by scaling; a tree needs distinct ones.
-        _, first, again = np.unique(row_codes(X), return_index=True, return_inverse=True)
-        X = X[first]
-        points = X[np.sort(rng.permutation(len(X))[: limits.n_landmarks])]
-        tree = Tree.of(X, limits.leaf)
-        leaves = tree.leaf_of(X)
-        order = np.argsort(leaves, kind="stable")
-        bounds = np.searchsorted(leaves[order], np.arange(tree.n_leaves + 1))
-        return cls(kernel, scales, X[order], np.argsort(order)[again[number]], tree, bounds, points)
+        most = len(X) if len(X) <= limits.exact else limits.leaf
+        tree, distinct, order, bounds, again = leaves_of(X, most)  # some may be equal by scaling
+        n_landmarks = limits.n_landmarks if tree.n_leaves > 1 else 0
+        points = distinct[np.sort(rng.permutation(len(distinct))[:n_landmarks])]
+        return cls(kernel, scales, distinct[order], again[number], tree, bounds, points)
 
     @cached_property
     def unit(self):
@@ -256,13 +214,12 @@ class Scene:
 
     def ground(self, kernel, width):
         """Return the ground at a width in units of the median distance."""
-        width = width * self.unit
-        residuals = {}
+        width, residuals = width * self.unit, {}
         if self.distances is not None:
             residuals[0] = kernel.at(self.distances, width), np.zeros((len(self.X), 0), np.float32)
-        landmarks = Landmarks(kernel, width, self.points)
-        given = None, landmarks, self.tree, self.X, self.bounds, self.number
-        return MemberGround(*given, self.scales, residuals)
+        landmarks = Landmarks(kernel, width, self.points, self.scales)
+        given = landmarks, landmarks, self.tree, self.X, self.bounds, self.number
+        return Ground(*given, _KEPT, residuals)
 
 
 # ---------------------------------------------------------------- what is asked
@@ -395,27 +352,23 @@ class Trials:
     asked: Asked
     halves: list
     kernel: Kernel
-    scenes: dict = field(default_factory=dict)
+    scenes: dict = field(default_factory=dict)  # the last of each half
     errors: dict = field(default_factory=dict)
 
     def scene(self, number, half):
         """Return the scene of some rows of a round, the rows, and their share of all."""
-        scales = half.at(self.kernel, number)
-        key = id(half), None if scales is None else id(scales)
-        if key not in self.scenes:
-            self.scenes[key] = self._scene(scales, half)
-        return self.scenes[key]
+        scales, (known, scene) = half.at(self.kernel, number), self.scenes.get(id(half), (0, 0))
+        if known is not scales:
+            scene = self._scene(scales, half)
+            self.scenes[id(half)] = scales, scene
+        return scene
 
     def _scene(self, scales, half):
         asked, rows = self.asked, np.arange(len(self.asked.number))
         X, limits = asked.X[self.kernel.name], asked.limits
         if len(X) > limits.exact:
             scene = Scene.of(self.kernel, scales, X, asked.number, limits, asked.rng())
-            leaves = asked.rng().permutation(scene.tree.n_leaves)
-            enough = np.cumsum(np.diff(scene.bounds)[leaves])
-            leaves = leaves[: 1 + np.searchsorted(enough, _LEAF_ROWS)]
-            leaf_of = np.searchsorted(scene.bounds, scene.number, side="right") - 1
-            rows = np.flatnonzero(np.isin(leaf_of, leaves))
+            rows = sampled(scene.bounds, scene.number, asked.rng())
             return scene, rows, len(np.unique(scene.number[rows])) / len(scene.X)
         if len(X) > _ALL_ROWS:
             kept = np.unique(asked.number[half.judge])
@@ -445,8 +398,8 @@ class Trials:
                 except LinAlgError:  # lost in the rounding of the kernel
                     sums[0, k] = np.inf
                     continue
-                left = left_out(solution, distinct, targets, point.alpha, self.asked.parts[rows])
-                rest = left - targets
+                parts = self.asked.parts[rows]
+                rest = left_out(solution, distinct, targets, point.alpha, parts)[0] - targets
                 sums[0, k] += weights[is_judge] @ np.square(rest[is_judge]).sum(axis=1)
                 sums[1, k] += weights[is_judge].sum()
         for point, error, weight in zip(points, *sums, strict=True):
@@ -495,7 +448,7 @@ class Member:
     ----------
     kernel : Kernel
         The kernel.
-    ground : MemberGround
+    ground : Ground
         The rows.
     alpha_ : float
         The ridge.
@@ -512,7 +465,7 @@ class Member:
     """
 
     kernel: Kernel
-    ground: MemberGround
+    ground: Ground
     alpha_: float
     coef: np.ndarray
     rows: np.ndarray
@@ -538,7 +491,7 @@ class Member:
     @property
     def relevance_(self):
         """Multipliers of the columns, or a matrix; None where all count alike."""
-        return self.ground.scales
+        return self.ground.landmarks.scales
 
     def __repr__(self):
         return (
@@ -546,36 +499,26 @@ class Member:
             f"sigma_={self.sigma_:.3g}, alpha_={self.alpha_:.3g})"
         )
 
-    def _blocks(self, X):
-        """Yield slices of rows, few enough that their kernel fits."""
-        largest = int(np.diff(self.ground.bounds).max()) + self.coef.shape[0]
-        yield from gen_batches(len(X), max(1, _BLOCK // largest))
+    def _by_block(self, function, X):
+        """Return a function of features, coordinates and rows, of blocks whose kernel fits."""
+        largest, parts = int(np.diff(self.ground.bounds).max()) + len(self.coef), []
+        for block in gen_batches(len(X), max(1, _BLOCK // largest)):
+            coordinates = self.ground.landmarks.coordinates(X[block])
+            parts.append(function(self.ground.features(coordinates), coordinates, X[block]))
+        return np.concatenate(parts)
 
     def values(self, X):
         """Return the regressions at rows, (n, V), in float64, so that others do not matter."""
-        ground, parts = self.ground, []
-        for block in self._blocks(X):
-            coordinates, _ = ground.located(X[block])
-            phi = ground.features(coordinates)
-            parts.append(ground.values(phi, coordinates, self.coef, self.rows, self.far))
-        return np.concatenate(parts) + self.intercept
 
-    def at_training_rows(self):
-        """Return the regressions at the distinct rows, (m, V)."""
-        ground, parts = self.ground, []
-        for b in range(ground.tree.n_leaves):
-            rows = np.arange(*ground.bounds[b : b + 2])
-            residual, features = ground.residual(rows)
-            parts.append(features @ self.coef + residual @ self.rows[rows])
-        return np.concatenate(parts) + self.intercept
+        def of_block(phi, coordinates, rows):
+            return self.ground.values(phi, coordinates, self.coef, self.rows, self.far)
+
+        return self._by_block(of_block, X) + self.intercept
 
     def deviations(self, X):
         """Return the standard deviations of targets at rows in units of that of the noise."""
-        posterior, parts = Spread(self.ground, *self.posterior), []
-        for block in self._blocks(X):
-            phi = self.ground.features(self.ground.located(X[block])[0])
-            parts.append(posterior.deviations(phi, X[block])[:, 0])
-        return np.concatenate(parts)
+        spread = Spread(self.ground, *self.posterior)
+        return self._by_block(lambda phi, _, rows: spread.deviations(phi, rows)[:, 0], X)
 
 
 def judged_member(asked, kernel, point, half):
@@ -623,21 +566,19 @@ def member_of(asked, kernel, point, half):
             of_ground[distinct.kept] = coef
             columns.append((beta, of_ground))
             offsets.append(fit.intercept)
-            left = left_out(fit, distinct, working, of_rows, asked.parts[rows])
+            left, inverse = left_out(fit, distinct, working, of_rows, asked.parts[rows])
             judged.append((rows, left))
     coef, of_rows = (np.hstack(parts).astype(np.float32) for parts in zip(*columns, strict=True))
     posterior = ()
     if asked.problems is None:
-        noise, part = alpha / distinct.totals, asked.parts
+        noise = alpha / distinct.totals
         posterior = fit, noise, alpha, np.ones(1), distinct.totals.sum()
-        share = part / distinct.totals[distinct.number]
-        inverse = share**2 * fit.centred_inverse[distinct.number] + part / alpha * (1 - share)
-        variances = (part / (alpha * inverse))[half.judge]
+        variances = (asked.parts / (alpha * inverse))[half.judge]
     far = ground.far_sums(of_rows)
     member = Member(kernel, ground, alpha, coef, of_rows, far, np.concatenate(offsets), posterior)
     values = np.zeros((len(asked.number), coef.shape[1]))
     if asked.problems is not None and len(asked.problems) > 1:
-        values = member.at_training_rows()[ground.number].astype(np.float64)
+        values = (ground.at_own_rows(coef, of_rows) + member.intercept)[ground.number]
     start = 0
     for rows, left in judged:
         values[rows, start : start + left.shape[1]] = left

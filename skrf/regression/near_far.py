@@ -16,14 +16,15 @@ with b such that the coefficients add up to 0. Everything about a leaf is a func
 of what all leaves share.
 """
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.blas import dtrmm
 from scipy.linalg.lapack import dpotrf, dtrtri, dtrtrs, spotrf, spotrs, strtri
+from sklearn.utils import gen_batches
 
 from .._arrays import is_array_api, like, to_host
 from .._threads import run_all
@@ -34,6 +35,8 @@ _BALANCED = 0.2  # least share of the rows on a side of a cut, if a column allow
 _LEAST_SHARE = 0.1  # of a cut by a column, so that trees are not deep
 _SINGLE_ALPHA = 1e-4  # of the kernel's diagonal: a larger alpha hides the rounding of float32
 _SINGLE_ERROR = 1e-3  # relative residual of a solution in float32 that is good enough
+_TOGETHER = 32  # leaves whose sums are held at once
+_ANY = 2**62  # numbers of kept residuals: all
 _SEARCHED = 3000  # distinct rows, at least, of whole leaves on which a search is judged
 
 
@@ -137,6 +140,52 @@ def _cut_of(X):
     return best[1]
 
 
+def leaves_of(X, most):
+    """Return the tree of rows with at most so many distinct ones in a leaf, and what is in it.
+
+    Returns
+    -------
+    tree : Tree
+        The tree.
+    distinct : ndarray of shape (m, d)
+        Distinct rows, in lexicographic order.
+    order : ndarray of int of shape (m,)
+        These in the order of their leaves.
+    bounds : ndarray of int of shape (n_leaves + 1,)
+        Where leaves begin and end in that order.
+    number : ndarray of int of shape (n,)
+        The place of each row in it.
+    """
+    _, first, number = np.unique(row_codes(X), return_index=True, return_inverse=True)
+    distinct = X[first]
+    tree = Tree.of(distinct, most)
+    leaves = tree.leaf_of(distinct)
+    order = np.argsort(leaves, kind="stable")
+    bounds = np.searchsorted(leaves[order], np.arange(tree.n_leaves + 1))
+    return tree, distinct, order, bounds, np.argsort(order)[number]
+
+
+def sampled(bounds, number, rng):
+    """Return the rows of some whole leaves, with at least 3,000 distinct ones if there are as many.
+
+    Parameters
+    ----------
+    bounds, number
+        As `leaves_of` returns them.
+    rng : Generator
+        Draws the leaves.
+    """
+    order = rng.permutation(len(bounds) - 1)
+    n_rows = np.cumsum(np.diff(bounds)[order])
+    chosen = order[: 1 + np.searchsorted(n_rows, _SEARCHED)]
+    return np.flatnonzero(np.isin(_leaf_at(bounds, number), chosen))
+
+
+def _leaf_at(bounds, rows):
+    """Return the leaves of distinct rows, given by their places."""
+    return np.searchsorted(bounds, rows, side="right") - 1
+
+
 # ---------------------------------------------------------------- rows
 
 
@@ -158,6 +207,10 @@ class Ground:
         Where leaves begin and end.
     number : ndarray of int of shape (n,)
         The distinct row of each row.
+    most_kept : int, default=0
+        Residual kernels of leaves are kept if those of all have at most so many numbers.
+    residuals : dict, default={}
+        What `residual` returned for whole leaves, by their numbers.
     """
 
     feature_map: FeatureMap
@@ -166,20 +219,33 @@ class Ground:
     X: np.ndarray
     bounds: np.ndarray
     number: np.ndarray
+    most_kept: int = 0
+    residuals: dict = field(default_factory=dict)
 
     @classmethod
     def of(cls, feature_map, X, most):
         """Return the ground of rows, given the map of a fitted transformer; see `check_leaves`."""
         landmarks, rows = feature_map.projected(to_host(X))
         coordinates = landmarks.coordinates(rows)
-        _, first, number = np.unique(row_codes(coordinates), return_index=True, return_inverse=True)
-        distinct = coordinates[first]
-        tree = Tree.of(distinct, most)
-        leaves = tree.leaf_of(distinct)
-        order = np.argsort(leaves, kind="stable")
-        bounds = np.searchsorted(leaves[order], np.arange(tree.n_leaves + 1))
-        number = np.argsort(order)[number]
-        return cls(feature_map, landmarks, tree, distinct[order], bounds, number)
+        tree, distinct, order, *rest = leaves_of(coordinates, most)
+        return cls(feature_map, landmarks, tree, distinct[order], *rest)
+
+    def some(self, feature_map, X, rows):
+        """Return some whole leaves under another map, with residual kernels that are kept.
+
+        Parameters
+        ----------
+        feature_map : FeatureMap
+            The map.
+        X : array or sparse matrix of shape (n, d)
+            The rows of these leaves.
+        rows : ndarray of int of shape (n,)
+            Their numbers.
+        """
+        kept, first, number = np.unique(self.number[rows], return_index=True, return_inverse=True)
+        landmarks, of_kept = feature_map.projected(to_host(X)[first])
+        bounds, coordinates = np.searchsorted(kept, self.bounds), landmarks.coordinates(of_kept)
+        return Ground(feature_map, landmarks, self.tree, coordinates, bounds, number, _ANY)
 
     def located(self, X):
         """Return the coordinates of rows, and their leaves."""
@@ -204,15 +270,42 @@ class Ground:
 
         They are not kept: there are more of them than of anything else.
         """
-        landmarks = self.landmarks
-        return landmarks.features(X) if self.tree.n_leaves > 1 else np.zeros((len(X), 0))
+        is_single = self.tree.n_leaves == 1
+        return np.zeros((len(X), 0), X.dtype) if is_single else self.landmarks.features(X)
 
     def residual(self, rows):
-        """Return the residual kernel of distinct rows of one leaf, and their features."""
-        features = self.features(self.X[rows])
-        residual = self.kernel(self.X[rows], self.X[rows])
+        """Return the residual kernel of distinct rows of one leaf, and their features.
+
+        The rows are given by their places; the kernel may be overwritten.
+        """
+        b = int(_leaf_at(self.bounds, rows[0]))
+        start, stop = self.bounds[b : b + 2]
+        if b not in self.residuals:
+            if len(self.X) * (stop - start) > self.most_kept:
+                return self._residual(rows)
+            self.residuals[b] = self._residual(slice(start, stop))
+        residual, features = self.residuals[b]
+        if len(rows) == stop - start:
+            return residual.copy(), features
+        return residual[np.ix_(rows - start, rows - start)], features[rows - start]
+
+    def _residual(self, rows):
+        X = self.X[rows]
+        residual, features = self.kernel(X, X), self.features(X)
         residual -= features @ features.T
         return residual, features
+
+    def at_own_rows(self, coef, rows):
+        """Return expansions at the distinct rows, (m, V), given coefficients as of `values`."""
+        values = np.zeros((len(self.X), rows.shape[1]))
+        for b in np.flatnonzero(np.diff(self.bounds)):
+            leaf = np.arange(*self.bounds[b : b + 2])
+            residual, features = self.residual(leaf)
+            values[leaf] = features @ coef + residual @ rows[leaf]
+        return values
+
+    def __getstate__(self):
+        return vars(self) | {"residuals": {}}
 
     def part(self, rows, weights):
         """Return the `Distinct` rows of some rows, given by their numbers and their weights."""
@@ -236,75 +329,6 @@ class Ground:
             kernel = self.kernel(coordinates[here], self.X[leaf])
             values[here] += kernel @ rows[leaf] - phi[here] @ far[b]
         return values
-
-    def sampled(self):
-        """Return the numbers of the rows of some leaves that are always the same.
-
-        They have at least 3,000 distinct rows; fewer are all of them.
-        """
-        order = np.random.default_rng(0).permutation(self.tree.n_leaves)
-        n_rows = np.cumsum(np.diff(self.bounds)[order])
-        chosen = order[: 1 + np.searchsorted(n_rows, _SEARCHED)]
-        return np.flatnonzero(np.isin(self.leaf_at(self.number), chosen))
-
-    def leaf_at(self, rows):
-        """Return the leaves of distinct rows, given by their numbers."""
-        return np.searchsorted(self.bounds, rows, side="right") - 1
-
-
-@dataclass(frozen=True, eq=False)
-class SomeLeaves(Ground):
-    """Some whole leaves, whose residuals are computed once for all problems and penalties.
-
-    Parameters
-    ----------
-    residuals : dict
-        What `residual` returns for all rows of a leaf, by its number.
-    """
-
-    residuals: dict
-
-    @classmethod
-    def of_rows(cls, ground, feature_map, X, rows):
-        """Return the leaves of a ground that have some rows, under another map of landmarks.
-
-        Parameters
-        ----------
-        ground : Ground
-            What has the leaves.
-        feature_map : FeatureMap
-            The map.
-        X : array or sparse matrix of shape (n, d)
-            The rows.
-        rows : ndarray of int of shape (n,)
-            Their numbers in the ground.
-        """
-        kept, first, number = np.unique(ground.number[rows], return_index=True, return_inverse=True)
-        landmarks, of_kept = feature_map.projected(to_host(X)[first])
-        bounds, coordinates = np.searchsorted(kept, ground.bounds), landmarks.coordinates(of_kept)
-        leaves = cls(feature_map, landmarks, ground.tree, coordinates, bounds, number, {})
-        numbers = np.flatnonzero(np.diff(bounds)).tolist()
-        residuals = run_all(lambda b: Ground.residual(leaves, leaves.leaf(b)), numbers)
-        leaves.residuals.update(zip(numbers, residuals, strict=True))
-        return leaves
-
-    def residual(self, rows):
-        """Return the residual kernel of distinct rows of one leaf, and their features."""
-        b = int(self.leaf_at(rows[0]))
-        residual, features = self.residuals[b]
-        if len(rows) == len(residual):
-            return residual.copy(), features
-        rows = rows - self.bounds[b]
-        return residual[np.ix_(rows, rows)], features[rows]
-
-    def predicted(self, distinct, beta, coef):
-        """Return the regressions at all distinct rows, given the coefficients of some."""
-        values = []
-        for b, (residual, features) in self.residuals.items():
-            rows = distinct.leaf(b)
-            near = residual[:, distinct.kept[rows] - self.bounds[b]] @ coef[rows]
-            values.append(features @ beta + near)
-        return np.concatenate(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,14 +370,10 @@ class Distinct:
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A leaf whose residual kernel was factorised, and what it adds to the equations of all.
+    """What is kept of a leaf whose residual kernel was factorised.
 
     Parameters
     ----------
-    gram : ndarray of shape (M, M)
-        Phi' S^-1 Phi.
-    cross : ndarray of shape (M, T)
-        Phi' S^-1 y.
     features : ndarray of shape (m, M)
         S^-1 Phi.
     targets : ndarray of shape (m, T)
@@ -362,8 +382,6 @@ class Leaf:
         Diagonal of S^-1.
     """
 
-    gram: np.ndarray
-    cross: np.ndarray
     features: np.ndarray
     targets: np.ndarray
     inverse: np.ndarray
@@ -398,7 +416,7 @@ def inverse_root(lower):
 
 
 def leaf_of(ground, distinct, b, noise, targets, judges=True):
-    """Return a `Leaf`.
+    """Return a `Leaf`, and Phi' S^-1 times the features and targets, (M, M + T).
 
     Parameters
     ----------
@@ -430,8 +448,7 @@ def leaf_of(ground, distinct, b, noise, targets, judges=True):
         lower = lower.astype(float)
         halves = dtrtrs(lower, sides, lower=1)[0]
         through = dtrtrs(lower, halves, lower=1, trans=1)[0]
-    inner = halves[:, :n].T @ halves
-    return Leaf(inner[:, :n], inner[:, n:], through[:, :n], through[:, n:], inverse)
+    return Leaf(through[:, :n], through[:, n:], inverse), halves[:, :n].T @ halves
 
 
 @dataclass(frozen=True, eq=False)
@@ -494,9 +511,13 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
     """
     numbers = np.flatnonzero(np.diff(distinct.bounds)).tolist()
     noise, targets = alpha / distinct.totals, np.column_stack([means, np.ones(len(means))])
-    leaves = run_all(lambda b: leaf_of(ground, distinct, b, noise, targets, judges), numbers)
-    gram, cross = sum(leaf.gram for leaf in leaves), sum(leaf.cross for leaf in leaves)
-    gram, cross = gram / share, cross / share
+    leaves, inner = [], 0.0
+    for some in gen_batches(len(numbers), _TOGETHER):  # sums of all leaves at once would be large
+        work = partial(leaf_of, ground, distinct, noise=noise, targets=targets, judges=judges)
+        for leaf, of_leaf in run_all(work, numbers[some]):
+            leaves.append(leaf)
+            inner = inner + of_leaf / share
+    gram, cross = np.hsplit(inner, [len(inner)])
     lower = cholesky(np.eye(len(gram)) + gram, lower=True)
     beta = cho_solve((lower, True), cross)
     root = dtrtri(lower, lower=1)[0].T if len(gram) else gram
@@ -521,7 +542,7 @@ def parts_of(weights):
 
 
 def left_out(solution, distinct, targets, alpha, parts=None):
-    """Return predictions of every row by all others, (n, T).
+    """Return predictions of every row by all others, (n, T), and A^-1_ii of each, (n,).
 
     The part v of the weight w of a row leaves: with its equals, of the weight W,
 
@@ -548,7 +569,7 @@ def left_out(solution, distinct, targets, alpha, parts=None):
     inverse = share**2 * solution.centred_inverse[number] + scale * (1 - share)
     coef = share[:, None] * solution.centred[1][number]
     coef = coef + scale[:, None] * (targets - means[number])
-    return targets - coef / inverse[:, None]
+    return targets - coef / inverse[:, None], inverse
 
 
 # ---------------------------------------------------------------- what estimators hold
@@ -644,9 +665,9 @@ class Spread:
         coordinates, leaves = ground.located(X)
         for b in np.unique(leaves):
             here, rows = np.flatnonzero(leaves == b), ground.leaf(b)
-            phi, known = features[here], ground.features(ground.X[rows])
+            S, known = ground.residual(np.arange(rows.start, rows.stop))
+            phi = features[here]
             r = ground.kernel(coordinates[here], ground.X[rows]) - phi @ known.T
-            S = ground.kernel(ground.X[rows], ground.X[rows]) - known @ known.T
             np.einsum("ii->i", S)[...] += self.noise[rows]
             root = inverse_root(factor_of(S, 0.0))
             rooted = root @ r.T
@@ -793,11 +814,13 @@ class NearFarRows:
             solutions = [solve_near_far(*given, alpha, share) for alpha in alphas]
             pairs = [solution.centred for solution in solutions]
             beta, coef = (np.hstack(sides) for sides in zip(*pairs, strict=True))
-            values = ground.predicted(distinct, beta, coef)[ground.number]
+            of_rows = np.zeros((len(ground.X), coef.shape[1]))
+            of_rows[distinct.kept] = coef
+            values = ground.at_own_rows(beta, of_rows)[ground.number]
             values = np.moveaxis(values.reshape(len(values), len(alphas), -1), 1, 0)
             for place, (solution, alpha) in enumerate(zip(solutions, alphas, strict=True)):
                 values[place] += solution.intercept
-                values[place, rows] = left_out(solution, distinct, targets, alpha)
+                values[place, rows], _ = left_out(solution, distinct, targets, alpha)
             parts.append(values)
         return np.concatenate(parts, axis=2)
 
