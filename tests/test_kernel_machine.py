@@ -13,7 +13,7 @@ from scipy.special import expit
 from sklearn.datasets import load_diabetes, load_wine
 from sklearn.model_selection import cross_val_score, train_test_split
 
-from skrf import KernelMachineClassifier, KernelMachineRegressor
+from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegressor
 from skrf.regression import blend, kernel_machine, members, near_far
 from skrf.regression.blend import PairCalibration, pair_logs
 from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, member_of
@@ -153,6 +153,17 @@ def test_members_are_dense_regressions_of_classes(n_classes, kernel, limits):
             assert_allclose(judged[places, column], plain, atol=1e-3)
             column += 1
     assert checked > 5
+
+
+@ALL_KERNELS
+def test_sigma_is_that_of_the_same_kernel_elsewhere(kernel):
+    _, member, _, _ = fitted("numbers", kernel, LARGE)
+    X = COLUMNS[:4] @ member.relevance_ if kernel.name == "gaussian" else None
+    X = COLUMNS[:4] * member.relevance_ if X is None else X
+    exponent = 1.0 if kernel.name == "gaussian" else kernel.exponent
+    given = {"kernel": kernel.name, "exponent": exponent, "sigma": member.sigma_}
+    expected = ClusterNystroem(4, **given).fit(X).exact_kernel(X, X)
+    assert_allclose(between(member, COLUMNS[:4], COLUMNS[:4]), expected, rtol=1e-5)
 
 
 def test_weights_are_repetitions_of_rows():
@@ -431,7 +442,7 @@ def test_tables_become_bent_numbers_ranks_marks_and_levels():
     assert_array_equal(encoded[::7, 4], np.ones(9))
     assert np.abs(encoded[::7, 0]).max() == 0  # the median
     known = encoded[encoded[:, 4] == 0]
-    assert np.std(known[:, 2]) == pytest.approx(1, rel=0.1)  # uniform ranks of variance 1
+    assert np.std(known[:, 2]) == pytest.approx(1, rel=1e-3)  # uniform ranks of variance 1
     assert_array_equal(table(columns), encoded)
 
 
@@ -485,7 +496,7 @@ def test_members_of_no_weight_are_not_asked(monkeypatch):
     monkeypatch.setattr(kernel_machine, "weights_of_two_classes", lambda *given: (chosen, 0.0))
     model = KernelMachineClassifier(random_state=0).fit(X, y > 0)
     assert model.estimator_weights_.tolist() == [0, 0, 0.5, 0.5, 0, 0]
-    (halves,) = model._blend.members
+    (halves,) = model._fitted.members
     assert halves == model.estimators_[2:4] and model.score(X, y > 0) > 0.95
 
 
@@ -605,6 +616,9 @@ def test_weights_of_classes_are_no_repetitions():
         found = model.predict(X[600:])
         shares = [np.mean(found[y[600:] == k] == k) for k in range(2)]
         assert min(shares) > 0.65
+    # Of two classes, a share of one row of 600 is unknown.
+    known = expit(model.decision_function(X[600:])) * (1 - 1 / 600) + 0.5 / 600
+    assert_allclose(model.predict_proba(X[600:])[:, 1], known)
     rest = KernelMachineClassifier(class_weight={2: 0}, random_state=0)
     rest.fit(X[:200], np.arange(200) % 3)
     assert rest.classes_.tolist() == [0, 1]

@@ -60,8 +60,6 @@ class Blend:
         Of what kernels say of more than two classes.
     doubt : float
         Share of the rows of two classes of which nothing is known.
-    center, unit : ndarray of shape (T,)
-        Means and units of numbers.
     spread : ndarray of shape (T,)
         What the variances of numbers are multiplied by.
     """
@@ -72,32 +70,80 @@ class Blend:
     offset: float = 0.0
     calibrations: tuple = ()
     doubt: float = 0.0
-    center: np.ndarray | None = None
-    unit: np.ndarray | None = None
     spread: np.ndarray | float = 1.0
 
     def columns(self, X):
         """Return the columns of rows for every kernel by name."""
         return columns_of(self.table, self.table(X))
 
-    def said(self, X):
-        """Return what every kernel of some weight says of rows, the mean over its halves."""
-        return [np.mean(of_halves, axis=0) for of_halves in self._of_members(X, "values")]
+    def said(self, rows):
+        """Return what every kernel says of rows, given by their columns, the mean over halves."""
+        return [np.mean(of_halves, axis=0) for of_halves in self._of_members(rows, "values")]
 
-    def variances(self, X):
+    def variances(self, rows):
         """Return the variances of targets at rows in units of that of the noise, likewise."""
-        return [np.mean(np.square(one), axis=0) for one in self._of_members(X, "deviations")]
+        return [np.mean(np.square(one), axis=0) for one in self._of_members(rows, "deviations")]
 
-    def _of_members(self, X, method):
-        rows = self.columns(X)
+    def _of_members(self, rows, method):
         for halves in self.members:
             yield [getattr(one, method)(rows[one.kernel_]) for one in halves]
 
-    def deviations(self, values, variances):
-        """Return the deviations of targets, (n, T), given what kernels say and their variances."""
-        apart = np.stack(values) - np.tensordot(self.weights, values, 1)
-        variances = np.tensordot(self.weights, variances, 1)[:, None]
-        return np.sqrt(self.spread * variances + np.tensordot(self.weights, apart**2, 1))
+
+def deviations(weights, said, variances, spread=1.0):
+    """Return the standard deviations of targets, (n, T).
+
+    Parameters
+    ----------
+    weights : ndarray of shape (m,)
+        Weights of kernels.
+    said : sequence of ndarray of shape (n, T)
+        What each says.
+    variances : sequence of ndarray of shape (n,)
+        Their variances.
+    spread : float or ndarray of shape (T,), default=1.0
+        What these are multiplied by.
+    """
+    apart = np.stack(said) - np.tensordot(weights, said, 1)
+    variances = np.tensordot(weights, variances, 1)[:, None]
+    return np.sqrt(spread * variances + np.tensordot(weights, apart**2, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Members, and what they say of rows that were left out.
+
+    Parameters
+    ----------
+    asked : Asked
+        What was asked.
+    table : Table
+        The columns.
+    members : list of list of Member
+        As of a `Blend`, of all kernels.
+    said : list of ndarray of shape (n, V)
+        What each kernel says.
+    variances : list of ndarray of shape (n,)
+        Variances of numbers in units of that of the noise.
+    """
+
+    asked: Asked
+    table: Table
+    members: list
+    said: list
+    variances: list
+
+    def blend(self, weights, calibrations=(), **others):
+        """Return the `Blend` of kernels of some weight, and the weights of all kernels.
+
+        The others would take time and say nothing.
+        """
+        parts = np.split(weights, len(self.members)) if self.members else []
+        chosen = [k for k, part in enumerate(parts) if part.any()]
+        if calibrations:
+            others["calibrations"] = [calibrations[i] for k in chosen for i in (2 * k, 2 * k + 1)]
+        kept = np.concatenate([np.zeros(0), *(parts[k] for k in chosen)])
+        blend = Blend(self.table, [self.members[k] for k in chosen], kept, **others)
+        return blend, np.array([part.sum() for part in parts])
 
 
 def columns_of(table, encoded):
@@ -136,7 +182,7 @@ class _KernelMachine(EstimatorBase):
         "n_jobs": "Threads are those of BLAS: set OMP_NUM_THREADS, or use threadpoolctl.",
     }
 
-    _blend: Any = None
+    _fitted: Any = None
 
     def _kernels(self):
         """Return the kernels, those of one name next to each other."""
@@ -162,10 +208,7 @@ class _KernelMachine(EstimatorBase):
         return sorted(found, key=lambda one: one.name == "gaussian")
 
     def _fit(self, X, y, sample_weight):
-        """Return a draft with members, what is asked, what they say of rows that were left out.
-
-        Lastly, the variances of what they say, in units of that of the noise.
-        """
+        """Return a draft, and what was `Learned`."""
         self._validate_params()
         kernels, draft = self._kernels(), draft_of(self)
         columns, by_dtype = read_columns(draft, X, reset=True)
@@ -196,31 +239,24 @@ class _KernelMachine(EstimatorBase):
         rows = columns_of(table, encoded[first])
         limits = Limits(self.n_components, self.max_leaf_size)
         asked = Asked(rows, number, weights, parts, targets, codes, problems, limits, seed)
-        if codes is not None and len(problems) == 0:  # a single class
-            draft._blend = Blend(table, [], np.zeros(0))
-            return draft, asked, [], []
-        members, said, variances = [], [], []
-        halves = self._halves(asked, kernels, progress)
-        trials = {}
+        learned = Learned(asked, table, [], [], [])
+        if problems == []:  # of a single class
+            return draft, learned
+        halves, trials = self._halves(asked, kernels, progress), {}
         for kernel in kernels:
             if kernel.name not in trials:
                 trials[kernel.name] = Trials(asked, halves, kernel)
             point = trials[kernel.name].search(kernel)
             progress(f"{kernel.name}, exponent {kernel.exponent:g}: searched")
-            values, of_halves, around = None, [], np.zeros(len(number))
-            for half in halves:
-                member, left_out, deviations = judged_member(asked, kernel, point, half)
-                of_halves.append(member)
-                if values is None:
-                    values = np.zeros((len(number), left_out.shape[1]))
-                values[half.judge] = left_out
-                around[half.judge] = 0 if deviations is None else deviations
-            members.append(of_halves)
-            said.append(values)
-            variances.append(around)
+            found = [judged_member(asked, kernel, point, half) for half in halves]
+            members, values, variances = zip(*found, strict=True)
+            # The rows of a half are judged by what the other half has learned.
+            order = np.argsort(np.concatenate([half.judge for half in halves]))
+            learned.members.append(list(members))
+            learned.said.append(np.concatenate(values)[order])
+            learned.variances.append(np.concatenate(variances)[order])
             progress(f"{kernel.name}, exponent {kernel.exponent:g}: fitted")
-        draft._blend = Blend(table, members, np.zeros(0))
-        return draft, asked, said, variances
+        return draft, learned
 
     def _factors(self, y, weights):
         """Return by what the weights of the rows are multiplied."""
@@ -240,28 +276,19 @@ class _KernelMachine(EstimatorBase):
             progress(f"scales of half {len(halves)} of 2")
         return halves
 
-    def _committed(self, draft, weights, **others):
+    def _committed(self, draft, learned, weights, **others):
         """Set what is public of a draft whose kernels have weights, and commit it."""
-        blend = draft._blend
-        n_halves = max(map(len, blend.members), default=1)
-        parts = np.array_split(weights, max(len(blend.members), 1))
-        of_kernels = np.array([part.sum() for part in parts])[: len(blend.members)]
-        of_kernels = of_kernels / of_kernels.sum() if of_kernels.sum() > 0 else of_kernels
-        draft.estimators_ = [one for halves in blend.members for one in halves]
-        draft.estimator_weights_ = np.repeat(of_kernels / n_halves, n_halves)
-        # Members of no weight take time and say nothing.
-        chosen = np.flatnonzero([part.any() for part in parts[: len(blend.members)]]).tolist()
-        kept = [blend.members[k] for k in chosen]
-        weights = np.concatenate([np.zeros(0), *(parts[k] for k in chosen)])
-        if calibrations := others.get("calibrations"):
-            others["calibrations"] = [calibrations[i] for k in chosen for i in (2 * k, 2 * k + 1)]
-        draft._blend = Blend(blend.table, kept, weights, **others)
+        draft._fitted, of_kernels = learned.blend(weights, **others)
+        of_kernels = of_kernels / (of_kernels.sum() or 1.0)
+        draft.estimators_ = [one for halves in learned.members for one in halves]
+        n_halves = len(draft.estimators_) // max(len(of_kernels), 1)
+        draft.estimator_weights_ = np.repeat(of_kernels / max(n_halves, 1), n_halves)
         draft.feature_importances_ = draft._importances()
         return commit(self, draft)
 
     def _importances(self):
         """Return the mean share of each column of the table in the scales of members."""
-        table, total = self._blend.table, np.zeros(self.n_features_in_)
+        table, total = self._fitted.table, np.zeros(self.n_features_in_)
         sources = {"laplacian": table.sources, "gaussian": table.sources[~table.are_ranks]}
         for member, weight in zip(self.estimators_, self.estimator_weights_, strict=True):
             source, scales = sources[member.kernel_], member.relevance_
@@ -280,7 +307,7 @@ class _KernelMachine(EstimatorBase):
     score = score
 
     def __sklearn_is_fitted__(self):
-        return self._blend is not None
+        return self._fitted is not None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -438,11 +465,12 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         self : object
             The fitted estimator.
         """
-        draft, asked, said, _ = self._fit(X, y, sample_weight)
+        draft, learned = self._fit(X, y, sample_weight)
+        asked, said = learned.asked, learned.said
         n_classes, codes = len(draft.classes_), asked.codes
-        if not said:
+        if n_classes == 1:
             draft.best_score_ = 0.0
-            return self._committed(draft, np.zeros(0))
+            return self._committed(draft, learned, np.zeros(0))
         if n_classes == 2:
             logits = np.stack([_logits(values) for values in said])
             weights, offset = weights_of_two_classes(logits, codes, asked.weights)
@@ -457,7 +485,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             left_out, others = np.tensordot(weights, logs, 1), {"calibrations": found}
         logs = log_softmax(left_out, axis=1)[np.arange(len(codes)), codes]
         draft.best_score_ = float(np.average(logs, weights=asked.weights))
-        return self._committed(draft, weights, **others)
+        return self._committed(draft, learned, weights, **others)
 
     def _checked(self, rows, y):
         return check_classes(rows, y)
@@ -491,8 +519,8 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             The scores, of two classes positive for the second.
         """
         columns = self._read(X)
-        blend, n_classes = self._blend, len(self.classes_)
-        n_rows, said = len(columns[0]), blend.said(columns)
+        blend, n_classes, n_rows = self._fitted, len(self.classes_), len(columns[0])
+        said = blend.said(blend.columns(columns))
         if n_classes == 1:
             return np.zeros(n_rows)
         if n_classes == 2:
@@ -520,7 +548,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             return np.ones((len(scores), 1))
         if scores.ndim == 2:
             return np.exp(scores)
-        doubt = self._blend.doubt
+        doubt = self._fitted.doubt
         seconds = (1 - doubt) * expit(scores) + doubt / 2
         firsts = (1 - doubt) * expit(-scores) + doubt / 2
         return np.column_stack([firsts, seconds])
@@ -687,19 +715,17 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         self : object
             The fitted estimator.
         """
-        draft, asked, said, variances = self._fit(X, y, sample_weight)
+        draft, learned = self._fit(X, y, sample_weight)
+        asked, said = learned.asked, learned.said
         weights = weights_of_numbers(np.stack(said), asked.targets, asked.weights)
-        blend = draft._blend
         rest = np.tensordot(weights, said, 1) - asked.targets
         draft.best_score_ = -float(np.average(rest**2, axis=0, weights=asked.weights).mean())
-        given = {"center": draft._center, "unit": draft._unit}
-        shapes = Blend(blend.table, blend.members, weights, **given).deviations(said, variances)
-        sizes = np.abs(rest) / shapes
+        sizes = np.abs(rest) / deviations(weights, said, learned.variances)
         order = np.argsort(sizes, axis=0, kind="stable")
         masses = np.cumsum(asked.weights[order], axis=0)
         places = np.argmax(masses >= _COVERED * masses[-1], axis=0)
         widths = np.take_along_axis(sizes, order, axis=0)[places, np.arange(len(places))]
-        return self._committed(draft, weights, spread=(widths / _NORMAL) ** 2, **given)
+        return self._committed(draft, learned, weights, spread=(widths / _NORMAL) ** 2)
 
     def _checked(self, rows, y):
         if y is None:
@@ -732,14 +758,15 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         ndarray of shape (n_samples,) or (n_samples, n_outputs), or a tuple of two
             The predictions, and the standard deviations of the targets if asked for.
         """
-        columns, blend = self._read(X), self._blend
-        said = blend.said(columns)
-        values = np.tensordot(blend.weights, said, 1) * blend.unit + blend.center
+        columns, blend = self._read(X), self._fitted
+        rows = blend.columns(columns)
+        said = blend.said(rows)
+        values = np.tensordot(blend.weights, said, 1) * self._unit + self._center
         values = values.reshape(-1, *self._outputs)
         if not return_std:
             return values
-        deviations = blend.deviations(said, blend.variances(columns)) * blend.unit
-        return values, deviations.reshape(values.shape)
+        sizes = deviations(blend.weights, said, blend.variances(rows), blend.spread) * self._unit
+        return values, sizes.reshape(values.shape)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -536,14 +536,15 @@ def member_of(asked, kernel, point, half):
     """Return the `Member` of a half's scales, fitted to all rows, and what it says of its judges.
 
     These are leave-one-out values of the judging rows, (n, V), and for numbers the variances of
-    these. Rows of other classes than a regression's have its plain values.
+    these in units of that of the noise, (n,). Rows of other classes than a regression's have its
+    plain values.
     """
     scene = Scene.of(
         kernel, half.at(kernel, point.round), asked.X[kernel.name], asked.number, asked.limits,
         asked.rng(),
     )  # fmt: skip
     ground, alpha = scene.ground(kernel, point.width), point.alpha
-    columns, offsets, judged, fits, variances = [], [], [], [], None
+    columns, offsets, judged, fits, variances = [], [], [], [], np.zeros(len(half.judge))
     for is_logistic in asked.modes:
         for problem in asked.problems or [None]:
             rows, targets = np.arange(len(asked.number)), asked.targets
