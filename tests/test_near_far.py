@@ -155,8 +155,8 @@ def test_leave_one_out_is_its_definition(weights, alpha):
     distinct = ground.part(np.arange(90), weights)
     of_rows = np.full(len(distinct.kept), alpha)  # the same as a number
     solution = solve_near_far(ground, distinct, distinct.means(y), of_rows)
-    predicted, inverse = left_out(solution, distinct, y, of_rows)
-    assert_array_equal(predicted, left_out(solution, distinct, y, alpha)[0])
+    predicted, inverse = left_out(solution, distinct, y, of_rows, parts_of(weights))
+    assert_array_equal(predicted, left_out(solution, distinct, y, alpha, parts_of(weights))[0])
     single = np.bincount(distinct.number)[distinct.number] == 1
     dense = Dense(model, X, weights, alpha)
     whole = single & (parts_of(weights) == weights)
@@ -181,7 +181,9 @@ def test_a_sample_of_leaves_stands_for_all():
         share = len(rows) / len(X)
         solution = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3, share)
         errors.append(np.full(y.shape, np.nan))
-        errors[-1][rows] = left_out(solution, distinct, y[rows], 0.3)[0] - y[rows]
+        errors[-1][rows] = (
+            left_out(solution, distinct, y[rows], 0.3, np.ones(len(rows)))[0] - y[rows]
+        )
         if share < 1:  # without the factor, landmarks are penalised too much
             poor = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3)
             assert np.abs(poor.beta).max() < np.abs(solution.beta).max()
@@ -345,7 +347,7 @@ def test_sums_of_leaves_keep_small_directions_beside_large_ones(sigma, monkeypat
     for least in (near_far._SINGLE_ALPHA, np.inf):
         monkeypatch.setattr(near_far, "_SINGLE_ALPHA", least)
         solution = solve_near_far(ground, distinct, targets, 1e-4, share=0.02)
-        found.append(left_out(solution, distinct, targets, 1e-4)[0])
+        found.append(left_out(solution, distinct, targets, 1e-4, np.ones(1000))[0])
     assert_allclose(*found, atol=5e-6)
 
 
@@ -525,6 +527,17 @@ def test_weights_of_a_search_are_repetitions():
     repeated = ApproxKernelRidgeClassifierCV(kept, **given).fit(X[order], labels[order])
     assert repeated.decision_scores_ == pytest.approx(weighted.decision_scores_)
     assert_allclose(repeated.predict_proba(Q), weighted.predict_proba(Q), rtol=1e-3, atol=1e-4)
+
+
+def test_factors_of_classes_are_no_repetitions():
+    """A part of a row that stayed would know its class, and the least penalty would win."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 3))
+    labels = (rows[:, 0] + rng.normal(size=400) > 1).astype(int)
+    given = {"alphas": [1e-3, 1.0], "sigmas": [1.0], "max_leaf_size": 100}
+    for weights in (None, {0: 1, 1: 4}, {0: 1.01, 1: 4.04}):
+        model = ApproxKernelRidgeClassifierCV(clone(MAP), class_weight=weights, **given)
+        assert model.fit(rows, labels).alpha_ == 1.0
 
 
 @pytest.mark.parametrize("model", SEARCHES)

@@ -24,7 +24,7 @@ from .blocks import beside_threads
 from .data import Data
 from .decide import best_classes
 from .moments import moments_of_groups
-from .near_far import Ground, NearFarRows, check_leaves, sampled
+from .near_far import Ground, NearFarRows, check_leaves, parts_of, sampled
 from .probabilities import losses
 from .ridge_sums import RidgeSums
 from .rows import RowSystem, kernel_values
@@ -307,12 +307,15 @@ class LeafSource:
         Distinct rows of a leaf, at most.
     sigma : float
         Where leaves are cut.
+    has_factors : bool
+        Whether weights have factors of classes, which are no repetitions.
     """
 
     fit: Callable
     everything: Data
     most: int
     sigma: float
+    has_factors: bool
 
     n_columns = None
 
@@ -350,7 +353,8 @@ class LeafSource:
         data, feature_map = self.data, as_feature_map(self.fit(sigma))
         with beside_threads(feature_map):
             leaves = self._ground.some(feature_map, data.X, self._rows)
-            values = NearFarRows.under(leaves, data).held(problems, alphas, self._total)
+            parts = data.weights if self.has_factors else parts_of(data.weights)
+            values = NearFarRows.under(leaves, data).held(problems, alphas, self._total, parts)
         unit = data.values.unit if problems is None else np.ones(values.shape[2])
         nothing = Solution(0.0, np.empty((0, 0)), unit, np.empty(0))
         return [Held(values * unit, data, [nothing] * len(alphas))]

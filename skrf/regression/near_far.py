@@ -541,7 +541,7 @@ def parts_of(weights):
     return np.minimum(1.0, weights) if are_counts else weights
 
 
-def left_out(solution, distinct, targets, alpha, parts=None):
+def left_out(solution, distinct, targets, alpha, parts):
     """Return predictions of every row by all others, (n, T), and A^-1_ii of each, (n,).
 
     The part v of the weight w of a row leaves: with its equals, of the weight W,
@@ -559,13 +559,12 @@ def left_out(solution, distinct, targets, alpha, parts=None):
         Targets of all rows.
     alpha : float or ndarray of shape (m,)
         The ridge.
-    parts : ndarray of shape (n,), default=None
-        The parts that leave; None is `parts_of` the weights.
+    parts : ndarray of shape (n,)
+        The parts that leave; see `parts_of`.
     """
     number, means = distinct.number, distinct.means(targets)
-    part = parts_of(distinct.weights) if parts is None else parts
-    share = part / distinct.totals[number]
-    scale = part / np.broadcast_to(alpha, distinct.totals.shape)[number]
+    share = parts / distinct.totals[number]
+    scale = parts / np.broadcast_to(alpha, distinct.totals.shape)[number]
     inverse = share**2 * solution.centred_inverse[number] + scale * (1 - share)
     coef = share[:, None] * solution.centred[1][number]
     coef = coef + scale[:, None] * (targets - means[number])
@@ -787,7 +786,7 @@ class NearFarRows:
             alpha, coef, unit, intercept * unit, None, None, spread, ground, rows, far
         )
 
-    def held(self, problems, alphas, total):
+    def held(self, problems, alphas, total, parts):
         """Return the values of all rows by regressions on the others, (n_alphas, n, V).
 
         Rows that are not of a problem's classes are predicted from all that are.
@@ -800,13 +799,15 @@ class NearFarRows:
             The ridges.
         total : callable
             Returns the weight of all rows for which these leaves stand, of a problem or of None.
+        parts : ndarray of shape (n,)
+            What leaves of the weight of each row; see `parts_of`.
         """
-        ground, parts = self.ground, []
+        ground, found = self.ground, []
         asked = zip(problems or [None], self._asked(problems), strict=True)
         for problem, (rows, targets, level) in asked:
             if rows is None:
                 shape = len(alphas), len(ground.number), len(level)
-                parts.append(np.broadcast_to(level, shape))
+                found.append(np.broadcast_to(level, shape))
                 continue
             distinct = ground.part(rows, self.weights[rows])
             given = ground, distinct, distinct.means(targets)
@@ -820,9 +821,9 @@ class NearFarRows:
             values = np.moveaxis(values.reshape(len(values), len(alphas), -1), 1, 0)
             for place, (solution, alpha) in enumerate(zip(solutions, alphas, strict=True)):
                 values[place] += solution.intercept
-                values[place, rows], _ = left_out(solution, distinct, targets, alpha)
-            parts.append(values)
-        return np.concatenate(parts, axis=2)
+                values[place, rows], _ = left_out(solution, distinct, targets, alpha, parts[rows])
+            found.append(values)
+        return np.concatenate(found, axis=2)
 
     def _spread(self, solution, distinct, targets, alpha, sizes, noise):
         """Return the `Spread` of a solution to all rows."""

@@ -145,6 +145,7 @@ def _task(draft, data, splits):
         score=scorer_of(draft),
         learns=learns,
         max_leaf_size=draft.max_leaf_size,
+        has_factors=getattr(draft, "class_weight", None) is not None,
         verbose=draft.verbose,
         **draft._of_classes(is_of_pairs),
     )
