@@ -248,11 +248,11 @@ def test_of_equal_points_the_simplest_is_chosen():
         (KERNELS[0], Point(1, 2.0, 1.0)): 0.5,
         (KERNELS[0], Point(0, 1.0, 1.0)): 0.5 * (1 + 5e-6),
         (KERNELS[0], Point(0, 1.0, 0.1)): 0.5,
-        (KERNELS[1], Point(0, 1.0, 1.0)): 0.4,
+        (KERNELS[1], Point(2, 1.0, 1.0)): 0.4,
         (KERNELS[0], Point(0, 3.0, 1.0)): 0.6,
     }
-    assert search.best(KERNELS[0])[:2] == (KERNELS[0], Point(0, 1.0, 1.0))
-    assert search.best(*KERNELS)[0] == KERNELS[1]
+    assert search.best(KERNELS[0]) == Point(0, 1.0, 1.0)
+    assert search.best(*KERNELS) == Point(2, 1.0, 1.0)
 
 
 def test_a_search_climbs_to_a_local_minimum():

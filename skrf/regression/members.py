@@ -15,7 +15,7 @@ from sklearn.utils import gen_batches
 
 from .. import _kernels
 from .feature_machine import Directions, Multipliers, rounds
-from .near_far import Ground, Spread, Tree, leaves_of, left_out, sampled, solve_near_far
+from .near_far import Distinct, Ground, Spread, Tree, leaves_of, left_out, sampled, solve_near_far
 from .problems import Problem
 
 _RANK = 1e-5  # of the landmarks' kernel, relative to the largest eigenvalue: less is rounding
@@ -272,20 +272,15 @@ class Asked:
             return (False,)
         return (True,) if len(self.problems) == 1 else (False, True)
 
-    def distinct(self, rows):
-        """Return distinct rows among some, the places of rows among them, weights and means."""
-        kept, number = np.unique(self.number[rows], return_inverse=True)
-        weights = np.bincount(number, self.weights[rows])
-        sums = [np.bincount(number, self.weights[rows] * t) for t in self.targets[rows].T]
-        return kept, number, weights, np.stack(sums, axis=1) / weights[:, None]
-
     def learned(self, kernel, learning, judging):
         """Return scales of every round that suits rows of another half; the first are None."""
         parts = []
         for rows in (learning, judging):
-            kept, _, weights, means = self.distinct(rows)
+            kept, number = np.unique(self.number[rows], return_inverse=True)
+            distinct = Distinct(kept, np.array([0, len(kept)]), number, self.weights[rows])
             some = np.sort(self.rng().permutation(len(kept))[:_SCALE_ROWS])
-            parts.append((self.X[kernel.name][kept[some]], weights[some], means[some]))
+            means = distinct.means(self.targets[rows])[some]
+            parts.append((self.X[kernel.name][kept[some]], distinct.totals[some], means))
         if min(len(part[0]) for part in parts) < 2:
             return [None]
         found = [scales.astype(np.float32) for _, scales in rounds(kernel.machine, *parts)]
@@ -406,12 +401,11 @@ class Trials:
             self.errors[kernel, point] = error / weight if weight else np.inf
 
     def best(self, *kernels):
-        """Return the best kernel and point of some kernels, and the error."""
+        """Return the best point of some kernels."""
         errors = {key: error for key, error in self.errors.items() if key[0] in kernels}
         least = min(errors.values())
-        good = [key for key, error in errors.items() if error <= (1 + _SAME) * least]
-        kernel, point = min(good, key=lambda k: (k[1].round, -k[1].width, -k[1].alpha))
-        return kernel, point, errors[kernel, point]
+        good = [point for (_, point), error in errors.items() if error <= (1 + _SAME) * least]
+        return min(good, key=lambda point: (point.round, -point.width, -point.alpha))
 
     def search(self, kernel):
         """Return the best `Point` of a kernel, by climbing from where the last one was best."""
@@ -421,20 +415,20 @@ class Trials:
             for number in sorted({0, last}):
                 self(kernel, number, width, _ALPHAS)
             for number in range(1, last):
-                self(kernel, number, width, [self.best(kernel)[1].alpha])
+                self(kernel, number, width, [self.best(kernel).alpha])
         else:
             known = {one for one, _ in self.errors}
-            at = self.best(*known)[1]
+            at = self.best(*known)
             self(kernel, at.round, 1.5 * at.width, [at.alpha])
         for _ in range(_STEPS):
-            at = self.best(kernel)[1]
+            at = self.best(kernel)
             number, width, alpha = at.round, at.width, at.alpha
             self(kernel, number, width, [alpha / 4, 4 * alpha])
             self(kernel, number, width * step, [alpha, alpha / 4])
             self(kernel, number, width / step, [alpha, 4 * alpha])
-            if self.best(kernel)[1] == at:
+            if self.best(kernel) == at:
                 break
-        return self.best(kernel)[1]
+        return self.best(kernel)
 
 
 # ---------------------------------------------------------------- members
