@@ -51,6 +51,7 @@ class Kernel:
         """Return the distances of all pairs of rows, (n, m), in the dtype of the first."""
         if self.name == "laplacian":
             return _kernels.city_block(X, Y)
+        # By a product, whose rounding the least penalty hides.
         squares = np.square(X).sum(axis=1)[:, None] + np.square(Y).sum(axis=1) - 2 * (X @ Y.T)
         return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
 
