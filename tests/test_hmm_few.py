@@ -178,3 +178,22 @@ def test_sums_in_the_space_of_features_are_those_of_states(start, monkeypatch):
     for role, gradient in others.items():
         if np.ndim(gradient):
             assert_allclose(by_role[role], gradient, rtol=0, atol=1e-12 * np.abs(gradient).max())
+
+
+def test_a_first_state_below_all_numbers_leaves_the_space_of_features():
+    """The only first state emits the first symbol with a share below all numbers."""
+    start, emitters = np.eye(150)[0], np.zeros((150, 2))
+    emitters[0, 0] = -800.0
+    model = KernelHMM(
+        np.random.default_rng(0).normal(size=(150, 2)),
+        10 * np.eye(2),
+        emitters=emitters,
+        start_prob=start,
+        feature_map=OptimalPositiveRF(6, random_state=0),
+    )
+    inner, symbols = model._model, np.zeros(40, int)
+    rank = _rank_space.RankSpace.of(inner, [symbols])
+    assert rank is not None and not rank.filter(keeps=False)
+    rows = inner.emission.log_values().T
+    expected = forward(np.log(model.transmat_), inner.log_start, rows[symbols])[-1]
+    assert_allclose(model.score(symbols), logsumexp(expected), rtol=1e-9)

@@ -382,9 +382,9 @@ def filter_states(A, start, weights, symbols, starts, least, posteriors, totals)
     totals : ndarray of shape (T,)
         Divisors.
     """
-    keeps = len(posteriors) > 1
+    keeps, last = len(posteriors) > 1, start
     for t, row in enumerate(weights[symbols]):
-        last = row * (start if starts[t] else last @ A)  # noqa: F821, the first one starts
+        last = row * (start if starts[t] else last @ A)
         totals[t] = total = last.sum()
         if not total > least:
             return False
@@ -427,12 +427,9 @@ def largest_places(values, margin):
 
 def filter_logs(A, log_A, log_start, log_weights, symbols, starts, posteriors, norms):
     """Write log posteriors given the past and log divisors, -inf where what is seen cannot be."""
-    keeps = len(posteriors) > 1
+    keeps, last = len(posteriors) > 1, log_start
     for t, row in enumerate(log_weights[symbols]):
-        if starts[t]:
-            last = log_start + row
-        else:
-            last = np.logaddexp.reduce(last[:, None] + log_A) + row  # noqa: F821
+        last = row + (log_start if starts[t] else np.logaddexp.reduce(last[:, None] + log_A))
         norms[t] = total = np.logaddexp.reduce(last)
         last = last - total if total > -np.inf else last
         posteriors[t if keeps else 0] = last
@@ -443,9 +440,9 @@ def smooth_logs(A, log_A, log_weights, symbols, starts, norms, posteriors, count
 
     Counts are those of `smooth_states`, divided by nothing.
     """
-    ends = np.append(starts[1:], True)
+    ends, ahead = np.append(starts[1:], True), np.zeros(len(A))
     for t in range(len(symbols) - 1, -1, -1):
-        back = np.zeros(len(A)) if ends[t] else np.logaddexp.reduce(log_A + ahead, axis=1)  # noqa: F821
+        back = np.zeros(len(A)) if ends[t] else np.logaddexp.reduce(log_A + ahead, axis=1)
         ahead = log_weights[symbols[t]] + back - norms[t]
         posteriors[t] = np.exp(posteriors[t] + back)
         posteriors[t] /= posteriors[t].sum()

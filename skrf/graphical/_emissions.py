@@ -82,18 +82,6 @@ class GaussianEmissions:
         n, p = self.means.shape
         return f"<GaussianEmissions of {n} states and {p} columns, {self.covariance_type!r}>"
 
-    @classmethod
-    def _of_data(cls, n_states, X, covariance_type, rng):
-        """Return emissions of the clusters that k-means finds, without the order of the rows."""
-        filled = _filled(X, X.mean(axis=0))
-        scales = filled.std(axis=0)
-        kmeans = KMeans(n_states, n_init=1, random_state=draw_seed(rng))
-        labels = kmeans.fit_predict(filled / np.where(scales > 0, scales, 1.0))
-        first = cls(
-            filled[:n_states], np.ones((n_states, X.shape[1])), covariance_type=covariance_type
-        )
-        return first.update(labels[:, None] == np.arange(n_states), filled)
-
     @property
     def n_parameters(self) -> int:
         """Number of free parameters."""
@@ -156,14 +144,14 @@ class GaussianEmissions:
         """
         new = copy.copy(self)
         new.means, new.covars = self.means.copy(), self.covars.copy()
-        new.floor = self._floor_of(X)
+        new.floor, parts = self._floor_of(X), list(_parts(X))
         for k, (mean, covar) in enumerate(zip(self.means, self.covars, strict=True)):
             weights = posteriors[:, k].astype(float)
             total = weights.sum()
             if total <= 0:
                 continue
             filled, rest = np.empty(X.shape), np.zeros(covar.shape)
-            for rows, seen, part in _parts(X):
+            for rows, seen, part in parts:
                 lost = np.setdiff1d(np.arange(len(mean)), seen)
                 gain = np.linalg.solve(covar[np.ix_(seen, seen)], covar[np.ix_(seen, lost)])
                 filled[np.ix_(rows, seen)] = part
@@ -273,6 +261,17 @@ class GaussianEmissions:
         roots = np.linalg.cholesky(self.covars)[states]
         normal = generator.normal(size=(len(states), self.means.shape[1]))
         return self.means[states] + np.einsum("tij,tj->ti", roots, normal)
+
+
+def clustered(n_states, X, covariance_type, rng):
+    """Return emissions of the clusters that k-means finds, without the order of the rows."""
+    filled = _filled(X, X.mean(axis=0))
+    scales = filled.std(axis=0)
+    kmeans = KMeans(n_states, n_init=1, random_state=draw_seed(rng))
+    labels = kmeans.fit_predict(filled / np.where(scales > 0, scales, 1.0))
+    ones = np.ones((n_states, X.shape[1]))
+    first = GaussianEmissions(filled[:n_states], ones, covariance_type=covariance_type)
+    return first.update(labels[:, None] == np.arange(n_states), filled)
 
 
 def check_covariance_type(value):

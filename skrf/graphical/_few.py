@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-_LEAST = 1e-140  # shares up to which losses of 1e-308, relative to the square, stay negligible
+SURE = 1e-140  # least share with which losses of 1e-308, relative to its square, stay negligible
 _BLOCK_ENTRIES = 2**25  # values of best paths that are kept at once
 
 
@@ -28,8 +28,7 @@ class FewStates:
     def __init__(self, transition, log_start):
         self.log_start, self.start = log_start, np.exp(log_start)
         self.A = np.ascontiguousarray(transition.spread(transition.R))
-        self.is_exact = transition.T is None
-        self.is_safe = self.A.min() > _LEAST
+        self.is_safe = self.A.min() > SURE
         self._transition = transition
 
     @cached_property
@@ -47,16 +46,15 @@ class FewStates:
         table : tuple of ndarray
             Logs of emissions, and what `Model.weights` makes of them.
         symbols, starts : ndarray of shape (n_positions,)
-            Rows of these, and where sequences begin; see `joined`.
+            Rows of these, of which `ANY` is the last, and where sequences begin; see `joined`.
         keeps : bool
             Whether to keep all posteriors or only the last one.
         """
         logs, (weights, tops) = table
-        symbols = np.where(symbols < 0, symbols + len(logs), symbols)
         posteriors = np.empty((len(symbols) if keeps else 1, len(self.start)))
         norms = np.empty(len(symbols))
         if self.is_safe:
-            given = self.A, self.start, weights, symbols, starts, _LEAST, posteriors, norms
+            given = self.A, self.start, weights, symbols, starts, SURE, posteriors, norms
             if kernels.filter_states(*given):
                 return Pass(self, kernels, table, symbols, starts, posteriors, norms, False)
         given = self.A, self.log_A, self.log_start, logs, symbols, starts, posteriors, norms
@@ -66,7 +64,6 @@ class FewStates:
     def viterbi(self, kernels, logs, symbols, starts):
         """Return the log probability of the best path of every sequence, and all paths joined."""
         n = len(self.start)
-        symbols = np.where(symbols < 0, symbols + len(logs), symbols)
         ends = np.append(starts[1:], True)
         size = max(1, _BLOCK_ENTRIES // n)
         blocks = [slice(at, at + size) for at in range(0, len(symbols), size)]

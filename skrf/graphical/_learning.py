@@ -126,22 +126,22 @@ def _screened(free, sequences, rng, settings, redraw):
         if number and redraw is not None:
             arrays[-len(free.first.emitter.parameters) :] = redraw().parameters
         model = free.model(arrays)
-        tables = model.start, model.transition.R, _emission_of(model)
-        log_prob, tables = _em(model, sequences, min(40, settings["max_iter"]), 0.0, tables)
+        n_iter = min(40, settings["max_iter"])
+        log_prob, tables = expectation_maximisation(model, sequences, n_iter, 0.0)
         ranked.append((log_prob, number, tables))
         progress(f"start {number + 1} of {_SCREENED}: log likelihood {log_prob:.6f}")
     ranked.sort(key=lambda one: (-one[0], one[1]))
     ends = []
     for _, number, tables in ranked[:_FINISHED]:
         n_iter, tol = min(200, settings["max_iter"]), settings["tol"]
-        log_prob, tables = _em(free.first, sequences, n_iter, tol, tables)
+        log_prob, tables = expectation_maximisation(free.first, sequences, n_iter, tol, tables)
         progress(f"start {number + 1} goes on: log likelihood {log_prob:.6f}")
         ends.append(_embedded(free, tables))
     return ends
 
 
-def expectation_maximisation(model, sequences, max_iter, tol):
-    """Return the log likelihood and the tables that steps of EM lead to.
+def expectation_maximisation(model, sequences, max_iter, tol, tables=None):
+    """Return the log likelihood before the last step of EM, and the tables after it.
 
     Parameters
     ----------
@@ -153,19 +153,14 @@ def expectation_maximisation(model, sequences, max_iter, tol):
         Largest number of steps.
     tol : float
         Relative gain below which to stop.
+    tables : tuple, default=None
+        Start, transitions and emissions to begin with; None means those of the model.
     """
-    tables = model.start, model.transition.R, _emission_of(model)
-    return _em(model, sequences, max_iter, tol, tables)
-
-
-def _emission_of(model):
-    if model.emitter is not None:
-        return model.emitter
-    return None if model.emission is None else model.emission.R
-
-
-def _em(model, sequences, max_iter, tol, tables):
-    """Return the log likelihood before the last step, and the tables after it."""
+    if tables is None:
+        emission = model.emitter
+        if emission is None and model.emission is not None:
+            emission = model.emission.R
+        tables = model.start, model.transition.R, emission
     (start, A, emission), before = tables, -np.inf
     symbols, starts = joined(sequences)
     kernels = of_recursions(max_iter * len(symbols))

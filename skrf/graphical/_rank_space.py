@@ -8,6 +8,8 @@ Tu, 2022). Rows of R sum to 1, so the sum of a M_x is the probability of the sym
 
 import numpy as np
 
+from ._few import SURE
+
 _MATRIX_ENTRIES = 2**25
 _GAIN = 16  # symbols times features per position, up to which matrices for all symbols pay off
 
@@ -19,16 +21,15 @@ class RankSpace:
     ----------
     model : Model
         With features that are normalised, and no floor.
-    sequences : list of ndarray
-        Symbols, from the longest sequence to the shortest.
+    symbols : ndarray
+        The symbols that there are.
+    codes : list of ndarray
+        Sequences of their places, from the longest to the shortest.
     """
 
-    def __init__(self, model, sequences):
+    def __init__(self, model, symbols, codes):
         self.model, self.move = model, model.transition
-        self.lengths = np.array([len(sequence) for sequence in sequences])
-        symbols, codes = np.unique(np.concatenate(sequences), return_inverse=True)
-        self.symbols, self.ends = symbols, np.cumsum(self.lengths)
-        self.codes = np.split(codes, self.ends[:-1])
+        self.symbols, self.codes = symbols, codes
         self.weights, tops = model.emissions(symbols)
         self.matrices = np.stack([(self.move.T * row) @ self.move.R for row in self.weights])
         self.first = (model.start * self.weights) @ self.move.R
@@ -37,26 +38,27 @@ class RankSpace:
 
     @classmethod
     def of(cls, model, sequences):
-        """Return what a pass leaves, or None where it does not pay or loses digits."""
+        """Return a pass over sequences, longest first, or None where it does not pay."""
         move = model.transition
         if model.in_logs or model.table is not None or model.dtype != np.float64 or model.floor:
             return None
         if not model.is_local or move.T is None:
             return None
-        n_features, n_positions = len(move.T), sum(map(len, sequences))
-        bound = min(_GAIN * n_positions, _MATRIX_ENTRIES / n_features)
-        if len(np.unique(np.concatenate(sequences))) * n_features > bound:
+        symbols, codes = np.unique(np.concatenate(sequences), return_inverse=True)
+        n_features = len(move.T)
+        if len(symbols) * n_features > min(_GAIN * len(codes), _MATRIX_ENTRIES / n_features):
             return None
-        return cls(model, sequences)
+        ends = np.cumsum([len(sequence) for sequence in sequences])
+        return cls(model, symbols, np.split(codes, ends[:-1]))
 
     def filter(self, keeps):
         """Add up log probabilities, and return whether no sum is too small."""
         shares = None
-        for t in range(self.lengths[0]):
+        for t in range(len(self.codes[0])):
             codes = np.array([of_one[t] for of_one in self.codes if len(of_one) > t])
             shares = self.first[codes] if t == 0 else self._product(shares[: len(codes)], codes)
             totals = shares.sum(axis=1)
-            if not totals.min() > 1e-140:
+            if not totals.min() > SURE:
                 return False
             shares /= totals[:, None]
             self.log_probs[: len(codes)] += np.log(totals)

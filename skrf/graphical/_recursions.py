@@ -79,8 +79,7 @@ class Channel:
             logs = left + log_sums
             self.log_T = differences(right, log_sums).T
             self.T = np.exp(self.log_T, order="C").astype(dtype, copy=False)
-        self.log_scale = 0.0 if is_normalised else float(logs.max())
-        self.log_R = logs - (log_sum_exp(logs)[:, None] if is_normalised else self.log_scale)
+        self.log_R = logs - (log_sum_exp(logs)[:, None] if is_normalised else logs.max())
         # Store the states of a feature contiguously in both, so that each product of a filter step
         # reads its matrix once, in order.
         self.R = np.exp(self.log_R, order="F").astype(dtype, copy=False)
@@ -182,16 +181,10 @@ class CorrectedChannel:
         Roles of the left and of the right states, which have the same embeddings.
     """
 
-    log_scale = 0.0
-
     def __init__(self, maps, embeddings, roles):
         self.maps, self.roles, states = maps, roles, embeddings[roles[0]]
         sides = tuple(LogMatrix(log_features(side, states)) for side in maps.sides)
         self.pair = Corrected.of(maps, sides, states)
-
-    def log_values(self):
-        """Return log psi of all pairs of states."""
-        return self.pair.log_rows(slice(None))
 
     def log_pairs(self, left, right):
         """Return the sum of log psi over paired states."""
@@ -427,7 +420,7 @@ class Model:
         if self.in_logs or self.dtype != np.float64 or len(self.start) > _MOST_FEW:
             return None
         few = FewStates(self.transition, self.log_start)
-        return few if few.is_safe or few.is_exact else None
+        return few if few.is_safe or self.transition.T is None else None
 
     @property
     def may_be_impossible(self):

@@ -26,7 +26,7 @@ from .._validation import (
 )
 from ._batches import Adam, FreeArrays
 from ._corrections import corrected
-from ._emissions import GaussianEmissions, check_covariance_type, check_rows
+from ._emissions import GaussianEmissions, check_covariance_type, check_rows, clustered
 from ._evidence import check_lengths, split
 from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
@@ -1292,7 +1292,7 @@ class KernelHMM(MaximumLikelihood):
             rows = check_rows(X)
             if len(rows) < n:
                 raise ValueError(f"X must have a row for each of {n} states, got {len(rows)} rows.")
-            redraw = partial(GaussianEmissions._of_data, n, rows, self.covariance_type, rng)
+            redraw = partial(clustered, n, rows, self.covariance_type, rng)
             emitter = redraw()
         if has_states and redraw is None:
             return self._model, None
