@@ -144,6 +144,29 @@ def test_what_does_not_fit_is_named(params, said):
         model.set_params(**params).fit(X)
 
 
+TABLE, KNOWN = np.zeros((9, 3)), np.ones((9, 3), bool)
+
+
+@pytest.mark.parametrize(
+    ("params", "given", "said"),
+    [
+        ({}, {"state_mask": KNOWN, "log_likelihood": TABLE}, "state_mask must be None"),
+        ({"normalization": "global"}, {"X": X, "state_mask": KNOWN}, "state_mask needs"),
+        (
+            {"emissions": GaussianEmissions([[0], [1], [2]], np.ones((3, 1))), "symbols": None},
+            {"X": X, "log_likelihood": TABLE},
+            "log_likelihood must be None in fit",
+        ),
+        ({}, {"log_likelihood": TABLE, "validation": (X, None)}, "validation must be a share or"),
+        ({"states": 3, "symbols": 4}, {"X": X}, "targets needs embeddings as states, got states=3"),
+    ],
+)
+def test_what_fit_cannot_combine_is_named(params, given, said):
+    model = KernelHMM.from_random(3, 4, random_state=0).set_params(**params)
+    with pytest.raises(ValueError, match=said):
+        model.fit(**given)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
