@@ -43,7 +43,7 @@ from scipy.special import logsumexp, softmax
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from skrf import OptimalPositiveRF
+from skrf import OptimalPositiveRF, _kernels
 from skrf.graphical import FilterState, KernelHMM, _learning, _maximum_likelihood, _recursions
 from skrf.graphical._maximum_likelihood import unpacked
 from skrf.projections import Coupling
@@ -959,6 +959,19 @@ def test_equally_probable_paths_are_chosen_alike_whatever_the_rounding():
         model = KernelHMM(E @ turn, S @ turn, targets=L @ turn, feature_map="exact")
         paths.append(model.predict(symbols, algorithm="viterbi"))
     assert len(np.unique(paths, axis=0)) == 1
+
+
+def test_of_equally_probable_states_the_first_is_taken_whatever_the_rounding(monkeypatch):
+    """Nothing is seen of states on a circle, so all are alike."""
+    angles = 2 * np.pi * np.arange(9)[:, None] / 9
+    model = KernelHMM(np.hstack([np.cos(angles), np.sin(angles)]), SYMBOLS[:, :2])
+    unseen = np.ma.masked_all(40, int)
+    monkeypatch.setattr(_kernels, "_passed", 0)
+    assert not model.predict(unseen).any()
+    monkeypatch.setattr(_kernels, "_passed", _kernels.MANY_SYMBOLS)
+    assert not model.predict(unseen).any()
+    monkeypatch.setattr(_recursions, "_MOST_FEW", 0)
+    assert not clone(model).predict(unseen).any()
 
 
 @pytest.mark.parametrize(

@@ -345,6 +345,10 @@ def test_known_states_are_kept():
     model = KernelHMM(3, random_state=0).fit(symbols, state_mask=known)
     path = model.predict(symbols, algorithm="viterbi")
     assert np.mean(path == states) > 0.7  # without relabelling
+    others, _ = regimes(1, 200)
+    model = KernelHMM(3, max_iter=4, random_state=0)
+    quiet(model, symbols, state_mask=known, validation=(others, None))  # of whose states none is
+    assert_allclose(max(model.validation_history_), model.score(others) / 200, rtol=1e-10)
     with pytest.raises(ValueError, match=r"state_mask must hold True or False in shape \(600, 3\)"):
         model.fit(symbols, state_mask=known[:5])
     known[7] = False

@@ -117,7 +117,10 @@ def climb(
 
 def held_out_log_prob(model, validation):
     """Return the log probability of held-out sequences, given what comes before them."""
-    whole, before = validation
+    whole, before, *others = validation
+    if others:  # not of the data that the model observes
+        model = model.given(None)
+        model = model if others[0] is None else model.observing(others[0])
     total = model.log_prob(whole).sum()
     return float(total - model.log_prob(before).sum() if before else total)
 
@@ -131,9 +134,9 @@ class Watch:
         What is learned.
     callback : callable or None
         Called with the model; True ends.
-    validation : tuple of list of ndarray or None
-        Sequences whose score chooses the iteration, and ends if it does not rise any more; and
-        their beginnings, given which they are scored.
+    validation : tuple or None
+        Sequences whose score chooses the iteration, and ends if it does not rise any more; their
+        beginnings, given which they are scored; and for other data these, None if symbols.
     """
 
     def __init__(self, free, callback, validation):
@@ -146,7 +149,7 @@ class Watch:
             return False  # a model costs about as much as a gradient
         model, is_worse = self.free.model(arrays), False
         if self.validation is not None:
-            whole, before = self.validation
+            whole, before, *_ = self.validation
             n_symbols = sum(map(len, whole)) - sum(map(len, before))
             score = held_out_log_prob(model, self.validation) / n_symbols
             if score > max(self.scores, default=-np.inf):

@@ -38,7 +38,7 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
     settings : dict
         Parameters of `climb` if there is a ``batch_size``, otherwise of `maximize`.
     validation : tuple or None
-        Sequences that choose among iterations and starts, and what comes before them.
+        What chooses among iterations and starts; see `Watch`.
     callback : callable or None
         Called with a model after every iteration; True ends.
     redraw : callable, default=None

@@ -1248,18 +1248,16 @@ class KernelHMM(MaximumLikelihood):
             settings.pop("tol")
             names = "learning_rate", "weight_decay"
             settings |= {name: getattr(self, name) for name in names}
-        validation = _check_validation(first, validation)
+        validation = _check_validation(validation)
         if log_likelihood is not None and not isinstance(validation, float | None):
             raise ValueError("validation must be a share or None with log_likelihood.")
-        if isinstance(validation, tuple) and first.emitter is not None:
-            X, lengths, validation = _joined_rows(first, X, lengths, validation)
         first, sequences = _with_sequences(first, X, lengths, log_likelihood, state_mask)
-        if isinstance(validation, int):  # sequences that come last
-            sequences, validation = sequences[:-validation], (sequences[-validation:], [])
-        elif isinstance(validation, float):
+        if isinstance(validation, float):
             sequences, validation = _held_out(sequences, validation, rng)
         elif validation is not None:
-            validation = _check_sequences(first, *validation), []
+            with naming("validation"):
+                other, whole = _with_sequences(first.given(None), *validation, None)
+            validation = whole, [], other.data
         _check_possible(first, sequences)
 
         def call(model):
@@ -1413,16 +1411,6 @@ def _width(model):
     return model.emitter.means.shape[1] if hasattr(model.emitter, "means") else None
 
 
-def _joined_rows(model, X, lengths, validation):
-    """Return rows and those of a validation after them, lengths, and how many are the latter."""
-    both = [check_rows(rows, _width(model)) for rows in (X, validation[0])]
-    parts = [
-        [len(rows)] if of is None else list(check_lengths(of, len(rows), "X"))
-        for rows, of in zip(both, (lengths, validation[1]), strict=True)
-    ]
-    return np.ma.concatenate(both), sum(parts, []), len(parts[1])
-
-
 def _with_sequences(model, X, lengths, log_likelihood, state_mask=None):
     """Return a model for what was observed, and sequences of symbols, or of positions."""
     if log_likelihood is None:
@@ -1469,16 +1457,13 @@ def _check_known(model, what):
         raise ValueError(f"{what} needs symbols, which are None: pass log_likelihood instead.")
 
 
-def _check_validation(model, validation):
-    """Return a share of the sequences, or sequences of symbols, or None."""
+def _check_validation(validation):
+    """Return a share of the sequences, or samples and lengths, or None."""
     if validation is None:
         return None
     if isinstance(validation, Real) and not isinstance(validation, bool) and 0 < validation < 1:
         return float(validation)
     if isinstance(validation, tuple) and len(validation) == 2:
-        if model.emitter is None:
-            with naming("validation"):
-                _check_sequences(model, *validation)
         return validation
     raise ValueError(
         "validation must be a share of the sequences, between 0 and 1, or a tuple (X, lengths), "
