@@ -181,7 +181,7 @@ def test_tables_that_are_none_are_named(args, said):
         KernelHMM.from_tables(*args)
 
 
-def test_what_cannot_be_is_minus_infinity_or_named():
+def test_what_cannot_be_is_minus_infinity_or_named(monkeypatch):
     model = left_right()
     possible = KernelHMM.from_tables([0, 1], np.eye(2), [[1, 0], [0.5, 0.5]])
     assert model.score([0, 3]) == -np.inf and possible.score([1, 1, 0]) == pytest.approx(
@@ -200,17 +200,22 @@ def test_what_cannot_be_is_minus_infinity_or_named():
     for name in calls:
         with pytest.raises(ValueError, match="X has no probability from sample 1 on"):
             getattr(model, name)([0, 3])
-    with pytest.raises(ValueError, match="from sample 3 on"):
-        model.predict([0, 1, 0, 3], [2, 2])
+    for algorithm in ("posterior", "viterbi"):
+        with pytest.raises(ValueError, match="from sample 3 on"):
+            model.predict([0, 1, 0, 3], [2, 2], algorithm=algorithm)
     table = np.zeros((2, 2))
     table[0, 1] = -np.inf
     for dtype in (np.float64, np.float32):  # the latter goes through products
         states = np.eye(2, dtype=dtype)
         given = KernelHMM(states, targets=states.copy(), start_prob=[0, 1])
         assert given.score(log_likelihood=table) == -np.inf
-        for name in ("predict_proba", "fit"):
+        for name in ("predict_proba", "decode", "fit"):
             with pytest.raises(ValueError, match="from sample 0 on"):
                 getattr(given, name)(log_likelihood=table)
+    monkeypatch.setattr(_recursions, "_BLOCK_ENTRIES", 3)  # so that no matrix is kept
+    given = clone(given).set_params(feature_map=AdaptiveRF(4, random_state=0))
+    with pytest.raises(ValueError, match="from sample 0 on"):
+        given.decode(log_likelihood=table)
 
 
 def test_first_symbols_that_are_unlikely_leave_features_their_gradients(monkeypatch):

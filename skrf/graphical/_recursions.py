@@ -644,7 +644,7 @@ class Model:
     def _entered(self, into, best):
         """Return the log probabilities of the best paths to all states, and their origins."""
         logs = self.transition.log_R + best[:, None]
-        n, top = len(best), logs.max()
+        n, top = len(best), finite(logs.max(keepdims=True))[0, 0]
         leaving = np.exp(logs - top).T
         tops, origins = np.empty(n), np.empty(n, dtype=int)
         for block in gen_batches(n, max(1, _BLOCK_ENTRIES // n)):

@@ -973,7 +973,7 @@ class KernelHMM(MaximumLikelihood):
         ndarray of int of shape (n_samples,)
             States.
         """
-        return _decoded(*self._possible(X, lengths, log_likelihood), algorithm)[0]
+        return _decoded(*self._sequences(X, lengths, log_likelihood), algorithm)[0]
 
     def decode(
         self,
@@ -1017,7 +1017,7 @@ class KernelHMM(MaximumLikelihood):
         >>> states.shape, log_prob >= model.decode(X, algorithm="posterior")[0]
         ((4,), True)
         """
-        model, sequences = self._possible(X, lengths, log_likelihood)
+        model, sequences = self._sequences(X, lengths, log_likelihood)
         algorithm = "viterbi" if algorithm is None else algorithm
         states, log_joint = _decoded(model, sequences, algorithm)
         return float(log_joint() - model.log_normaliser(sequences).sum()), states
@@ -1164,9 +1164,8 @@ class KernelHMM(MaximumLikelihood):
         The features are drawn and fitted once, at the given embeddings, and held fixed while the
         embeddings move, so the objective does not change during the fit. Without batches, L-BFGS
         maximises it: afterwards, `score` is its last value, ``history_[-1]``, unless `validation`
-        kept an earlier model. Missing symbols are
-        summed out, and with ``normalization="global"`` the likelihood includes the normaliser for
-        each sequence's length.
+        kept an earlier model. Missing symbols are summed out, and with ``normalization="global"``
+        the likelihood includes the normaliser for each sequence's length.
 
         Parameters
         ----------
@@ -1485,10 +1484,13 @@ def _held_out(sequences, share, rng):
     return [sequences[i] for i in rest], ([sequences[i] for i in held], [])
 
 
-def _check_possible(model, sequences):
-    """Return a model and sequences, or raise if one of them has no probability."""
+def _check_possible(model, sequences, log_probs=None):
+    """Return a model and sequences, or raise if one of them has no probability.
+
+    Log probabilities may be those of their best paths.
+    """
     if model.may_be_impossible:
-        is_impossible = model.log_prob(sequences) == -np.inf
+        is_impossible = (model.log_prob(sequences) if log_probs is None else log_probs) == -np.inf
         if is_impossible.any():
             which = int(np.argmax(is_impossible))
             at = sum(map(len, sequences[:which])) + model.first_impossible(sequences[which])
@@ -1550,7 +1552,9 @@ def _decoded(model, sequences, algorithm):
         raise ValueError(f"algorithm must be 'posterior', 'map' or 'viterbi', got {algorithm!r}.")
     if algorithm == "viterbi":
         logs, path = model.viterbi(sequences)
+        _check_possible(model, sequences, logs)
         return path, lambda: float(logs.sum())
+    _check_possible(model, sequences)
     path = model.likeliest(sequences)
     paths = np.split(path, np.cumsum([len(sequence) for sequence in sequences])[:-1])
     return path, lambda: float(sum(map(model.log_joint, sequences, paths)))
