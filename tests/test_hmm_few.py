@@ -13,19 +13,8 @@ from skrf.graphical._few import FewStates, joined
 cpu = _kernels._cpu()
 
 
-class Transition:
-    """A table of logarithms in place of a channel."""
-
-    T = None
-
-    def __init__(self, logs):
-        self.R, self.logs = np.exp(logs), logs
-
-    def spread(self, shares):
-        return shares
-
-    def log_values(self):
-        return self.logs
+def few_states(logs, start):
+    return FewStates(np.exp(logs), start, lambda: logs)
 
 
 def forward(logs, start, rows):
@@ -74,7 +63,7 @@ def test_all_recursions_agree(kind):
     n_safe = 0
     for seed in range(12):
         logs, start, rows, sequences = made(kind, seed)
-        few = FewStates(Transition(logs), start)
+        few = few_states(logs, start)
         is_safe = few.is_safe
         assert is_safe == (few.A.min() > 1e-140)
         expected = results(few, plain, rows, sequences, False)
@@ -104,7 +93,7 @@ def test_what_outgrows_the_rest_after_it_has_underflowed_is_kept():
     rows[2, :2] = -2000.0
     sequences = [np.arange(3)]
     expected = logsumexp(forward(logs, start, rows)[-1])
-    few = FewStates(Transition(logs), start)
+    few = few_states(logs, start)
     tops = rows.max(axis=1)
     table = rows, (np.exp(rows - tops[:, None]), tops)
     for kernels in (plain, cpu):
@@ -117,7 +106,7 @@ def test_a_state_below_all_numbers_may_be_the_only_one_left():
     with np.errstate(divide="ignore"):
         logs, start = np.log(np.eye(2)), np.log([0.5, 0.5])
     rows, sequences = np.array([[0.0, -1500.0], [-np.inf, 0.0]]), [np.array([0, 1, 1])]
-    few, tops = FewStates(Transition(logs), start), rows.max(axis=1)
+    few, tops = few_states(logs, start), rows.max(axis=1)
     assert not few.is_safe
     table = rows, (np.exp(rows - tops[:, None]), tops)
     for kernels in (plain, cpu):
@@ -128,9 +117,20 @@ def test_a_state_below_all_numbers_may_be_the_only_one_left():
         assert_allclose(moves, [[0, 0], [0, 2]], atol=1e-12)
 
 
+def test_a_transition_that_has_lost_digits_is_summed_by_its_logarithm():
+    """e^-740 is 85 times the least number, but for a third of it."""
+    logs, start = np.array([[0.0, -740.0], [-740.0, 0.0]]), np.array([0.0, -np.inf])
+    rows, few = np.array([[0.0, -np.inf], [-np.inf, 0.0]]), few_states(logs, start)
+    for kernels in (plain, cpu):
+        found = results(few, kernels, rows, [np.arange(2)], False)
+        for one, other in zip(found, (-740.0, np.eye(2), np.eye(2)), strict=False):
+            assert_allclose(one, other, rtol=1e-12)
+        assert_allclose(found[3], [[0, 1], [0, 0]], atol=1e-12)
+
+
 def test_best_paths_are_the_same_in_blocks(monkeypatch):
     logs, start, rows, _ = made("any", 3)
-    few, symbols = FewStates(Transition(logs), start), np.random.default_rng(0)
+    few, symbols = few_states(logs, start), np.random.default_rng(0)
     sequences = [symbols.integers(len(rows), size=m) for m in (40, 1, 9)]
     whole = few.viterbi(cpu, rows, *joined(sequences))
     monkeypatch.setattr("skrf.graphical._few._BLOCK_ENTRIES", 6 * len(start))

@@ -19,22 +19,25 @@ class FewStates:
 
     Parameters
     ----------
-    transition : Channel
-        Values of transitions, in float64.
+    A : ndarray of shape (n_states, n_states)
+        Values of transitions.
     log_start : ndarray of shape (n_states,)
         Logarithms of the values of first states.
+    log_values : callable
+        Returns logarithms of A.
     """
 
-    def __init__(self, transition, log_start):
+    def __init__(self, A, log_start, log_values):
         self.log_start, self.start = log_start, np.exp(log_start)
-        self.A = np.ascontiguousarray(transition.spread(transition.R))
+        self.A = np.ascontiguousarray(A)
         self.is_safe = self.A.min() > SURE
-        self._transition = transition
+        self._log_values = log_values
 
     @cached_property
     def log_A(self):
         """Logarithms of transitions."""
-        return np.ascontiguousarray(self._transition.log_values())
+        with np.errstate(divide="ignore"):
+            return np.ascontiguousarray(self._log_values())
 
     def run(self, kernels, table, symbols, starts, keeps):
         """Return what a pass over sequences leaves.
@@ -129,30 +132,6 @@ class Pass:
             given = few.A, weights, self.symbols, self.starts, self.norms, self.raw
             self.kernels.smooth_states(*given, of)
         return (self.raw, of) if counts else self.raw
-
-
-class Tables:
-    """A matrix of transitions in place of a channel.
-
-    Parameters
-    ----------
-    A : ndarray of shape (n, n)
-        The matrix.
-    """
-
-    T = None
-
-    def __init__(self, A):
-        self.R = A
-
-    def spread(self, shares):
-        """Return what it gets: there are no features."""
-        return shares
-
-    def log_values(self):
-        """Return the logarithms of the matrix."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.R)
 
 
 def joined(sequences):

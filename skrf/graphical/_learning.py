@@ -9,7 +9,7 @@ from .._kernels import of_recursions
 from .._memory import check_fits
 from .._progress import Progress
 from ._batches import FreeArrays, Watch, climb, held_out_log_prob
-from ._few import FewStates, Tables, joined
+from ._few import FewStates, joined
 from ._maximum_likelihood import maximize, unpacked
 from ._potentials import add_rows
 from ._rank_space import RankSpace
@@ -166,7 +166,7 @@ def expectation_maximisation(model, sequences, max_iter, tol, tables=None):
     kernels = of_recursions(max_iter * len(symbols))
     for _ in range(max_iter):
         with np.errstate(divide="ignore"):
-            few, rows = FewStates(Tables(A), np.log(start)), _rows(model, emission)
+            few, rows = FewStates(A, np.log(start), partial(np.log, A)), _rows(model, emission)
         run = few.run(kernels, (rows, model.weights(rows)), symbols, starts, True)
         log_prob, (_, (moves, by_symbol, by_start)) = run.log_probs.sum(), run.smoothed(True)
         if log_prob - before <= tol * abs(log_prob):

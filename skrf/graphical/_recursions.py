@@ -419,8 +419,9 @@ class Model:
         """The recursions of few states, or None where there are none."""
         if self.in_logs or self.dtype != np.float64 or len(self.start) > _MOST_FEW:
             return None
-        few = FewStates(self.transition, self.log_start)
-        return few if few.is_safe or self.transition.T is None else None
+        move = self.transition
+        few = FewStates(move.spread(move.R), self.log_start, move.log_values)
+        return few if few.is_safe or move.T is None else None
 
     @property
     def may_be_impossible(self):
