@@ -236,6 +236,19 @@ def test_first_symbols_that_are_unlikely_leave_features_their_gradients(monkeypa
         assert_allclose(by_role[role], others[role], atol=1e-12)
 
 
+@pytest.mark.parametrize("most", [128, 0])
+def test_a_first_state_that_underflows_may_be_the_one_that_stays(most, monkeypatch):
+    """What is left after the first symbol hardly reaches the only state that emits the second."""
+    monkeypatch.setattr(_recursions, "_MOST_FEW", most)
+    start, far = [1.0, 1e-250, 0.0], 1e-139
+    moves = np.array([[1.0, far, far], [0.5, 0.5, far], [0.5, far, 0.5]])
+    table = np.array([[-620.0, -200.0, 0.0], [-2000.0, 0.0, -2000.0]])
+    model = KernelHMM.from_tables(start, moves, np.ones((3, 1)))
+    with np.errstate(divide="ignore"):
+        expected = logs_of(start, moves, table)[0]
+    assert_allclose(model.score(log_likelihood=table), expected, rtol=1e-12)
+
+
 # ------------------------------------------------------------------ numbers of states
 
 

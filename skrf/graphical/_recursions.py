@@ -434,18 +434,17 @@ class Model:
         """Whether recursions are those of few states."""
         return self._few is not None
 
-    def _kernels(self, sequences, n_passes=1):
+    def _kernels(self, sequences):
         """Return the kernels that few states go through, or None for the products below."""
         if self._few is None or self._log_emissions is None:
             return None
-        lengths = list(map(len, sequences))
-        kernels = of_recursions(n_passes * sum(lengths))
-        is_wide = len(lengths) > 4 and self._few.is_safe  # products take sequences side by side
+        kernels = of_recursions(sum(map(len, sequences)))
+        is_wide = len(sequences) > 4 and self._few.is_safe  # products take sequences side by side
         return None if is_wide and kernels is plain else kernels
 
-    def run(self, sequences, keeps=True, n_passes=1):
+    def run(self, sequences, keeps=True):
         """Return a pass over sequences by the recursions of few states, or None."""
-        kernels = self._kernels(sequences, n_passes)
+        kernels = self._kernels(sequences)
         if kernels is None:
             return None
         if keeps:
