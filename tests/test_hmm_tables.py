@@ -351,6 +351,17 @@ def test_steps_of_em_are_those_of_their_definition():
     assert_allclose(moves, pairs / pairs.sum(axis=1, keepdims=True), atol=1e-9)
 
 
+def test_steps_of_em_are_the_same_where_nothing_is_known_of_states():
+    """Also with a symbol that is missing."""
+    model, few = KernelHMM.from_random(3, 4, random_state=0)._model, np.append(X[:6], -1)
+    observed = model.observing(few, np.ones((7, 3), bool))
+    expected, tables = _learning.expectation_maximisation(model, [few], 1, 0.0)
+    log_prob, others = _learning.expectation_maximisation(observed, [np.arange(7)], 1, 0.0)
+    assert_allclose(log_prob, expected)
+    for one, other in zip(tables, others, strict=True):
+        assert_allclose(one, other, rtol=1e-12)
+
+
 def test_a_warm_start_goes_on_from_what_was_learnt():
     symbols, _ = regimes(n=300)
     model = KernelHMM(3, warm_start=True, max_iter=2, random_state=0)
