@@ -5,7 +5,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from sklearn.cluster import KMeans
 
 from .._typing import Array, RandomState
 from .._validation import draw_seed, naming
@@ -265,6 +264,8 @@ class GaussianEmissions:
 
 def clustered(n_states, X, covariance_type, rng):
     """Return emissions of the clusters that k-means finds, without the order of the rows."""
+    from sklearn.cluster import KMeans  # 12 MB that most users never need
+
     filled = _filled(X, X.mean(axis=0))
     scales = filled.std(axis=0)
     kmeans = KMeans(n_states, n_init=1, random_state=draw_seed(rng))
