@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._arrays import cast, constant, namespace
-from .._sums import finite
+from .._arrays import cast, namespace
+from .._sums import exp_and_max
 from .._typing import Array, Result
+from ._groups import log_weights
 from ._inputs import check_real
 
 
@@ -93,13 +94,10 @@ def merge_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Re
             )
     xp, dtype = namespace(outputs[0]), outputs[0].dtype
     logs = xp.stack([cast(lse, xp.float64) for lse in lses], axis=-1)
-    top = finite(constant(xp.max(logs, axis=-1, keepdims=True)))
-    weights = xp.exp(logs - top)
+    weights, level = exp_and_max(logs)
     total = xp.sum(weights, axis=-1, keepdims=True)
-    is_none = total == 0
-    total = xp.where(is_none, xp.ones_like(total), total)
-    shares, out = weights / total, 0.0
+    lse = log_weights(total[..., 0], level[..., 0])
+    shares, out = weights / xp.where(total == 0, xp.ones_like(total), total), 0.0
     for i in range(n):
         out = out + shares[..., i][..., None] * cast(outputs[i], xp.float64)
-    lse = xp.where(is_none, xp.full_like(total, -np.inf), xp.log(total) + top)[..., 0]
     return cast(out, dtype), cast(lse, lses[0].dtype)
