@@ -10,7 +10,7 @@ from .._arrays import LARGEST, constant, namespace, take, to_host
 from .._validation import check_range
 from ..features import as_feature_map, fit_to
 from ._inputs import check_flag
-from .generalized import GeneralizedMap
+from ._state import mark_of
 
 _FAR = 1e60  # size of entries that a call does not reach
 _STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
@@ -50,20 +50,12 @@ class HeadMaps:
         Functions of a user may be trained while a stream goes on.
         """
         if self._mark is None:
-            generalized = isinstance(self.transformer, GeneralizedMap)
             self._mark = ()
-            if not (generalized and self.transformer._has_own_functions):
+            if self.keys.is_fixed:
                 row = np.cos(np.arange(1.0, d + 1))[None]
-                sides = (side(row) for side in (self.queries, self.keys))
-                self._mark = tuple(
-                    _mark_of(side.values) + _mark_of(side.exponents) for side in sides
-                )
+                rows = [side(row) for side in (self.queries, self.keys)]
+                self._mark = tuple(mark_of(side.values) + mark_of(side.exponents) for side in rows)
         return self._mark
-
-
-def _mark_of(values):
-    values = np.asarray(values)
-    return float(np.nan_to_num(values, neginf=0.0).ravel() @ np.cos(np.arange(values.size)))
 
 
 def check_lse(return_lse, maps):
@@ -71,8 +63,7 @@ def check_lse(return_lse, maps):
     check_flag("return_lse", return_lse)
     for head in maps if return_lse else ():
         for side in (head.queries, head.keys):
-            is_never = side.is_positive or side.is_indicator
-            if not (is_never or getattr(side, "is_nonnegative", False)):
+            if not (side.is_positive or side.is_indicator or side.is_nonnegative):
                 raise ValueError(
                     "return_lse=True needs features that are never negative, because sums of "
                     f"weights must have logarithms, got feature_map={head.transformer!r}."
@@ -173,10 +164,8 @@ def _taken(X, places):
     rows = constant(namespace(X).reshape(X, (-1, X.shape[-1])))
     starts = np.arange(len(places)) * (rows.shape[0] // len(places))
     numbers = [start + head_rows for start, head_rows in zip(starts, places, strict=True)]
-    chosen, stops = (
-        take(rows, np.concatenate(numbers)),
-        np.cumsum([len(head_rows) for head_rows in places]),
-    )
+    chosen = take(rows, np.concatenate(numbers))
+    stops = np.cumsum([len(head_rows) for head_rows in places])
     return [
         chosen[stop - len(head_rows) : stop, :]
         for head_rows, stop in zip(places, stops, strict=True)

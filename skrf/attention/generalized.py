@@ -229,16 +229,16 @@ class GeneralizedMap(EstimatorBase):
         """Return the feature maps of both sides."""
         epsilon, width = self.epsilon, self.n_features_in_
         if self.functions is not None:
-            rest = epsilon, None, self.sigma, width, False, Shape()
+            rest = epsilon, None, self.sigma, width, Shape(), False, False
             return [Generalized(f"functions: {g!r}", g, *rest) for g in self.functions]
         drawn = self._projection(random_state)
         if isinstance(drawn, DenseProjection):
             self.omega_ = drawn.dense()
-        g = self.nonlinearity
+        g, name = self.nonlinearity, f"nonlinearity={self.nonlinearity!r}"
         is_known = isinstance(g, str)
         g = _NONLINEARITIES.get(g) if is_known else g  # none is the exponential
-        rest = epsilon, drawn.scaled(self.sigma), self.sigma, width, is_known, None
-        return [Generalized(f"nonlinearity={g!r}", g, *rest)] * 2
+        rest = epsilon, drawn.scaled(self.sigma), self.sigma, width, None, is_known, is_known
+        return [Generalized(name, g, *rest)] * 2
 
     def _projection(self, random_state):
         """Return the drawn projection."""
@@ -262,11 +262,6 @@ class GeneralizedMap(EstimatorBase):
                     f"functions exclude {name}: they take the rows themselves. Got functions="
                     f"{self.functions!r} and {name}={getattr(self, name)!r}; leave {default!r}."
                 )
-
-    @property
-    def _has_own_functions(self):
-        """Whether functions are a caller's, who may change what they compute."""
-        return self.functions is not None or callable(self.nonlinearity)
 
     @property
     def sigma_(self) -> float:
@@ -341,10 +336,12 @@ class Generalized(FeatureMap):
         Multiplies rows that are not projected.
     width : int
         Width of the rows.
-    is_nonnegative : bool
-        Whether g is known not to be negative.
     shape : Shape or None
         Of functions of rows, shared by both sides.
+    is_nonnegative : bool
+        Whether g is known not to be negative.
+    is_fixed : bool
+        Whether g is no function of a caller.
     """
 
     name: str
@@ -353,8 +350,9 @@ class Generalized(FeatureMap):
     projection: Projection | None
     sigma: float
     width: int
-    is_nonnegative: bool
     shape: Shape | None
+    is_nonnegative: bool
+    is_fixed: bool
 
     @property
     def n_features(self):

@@ -78,6 +78,10 @@ class FeatureMap(ABC):
         Log scale of all rows, if they share one that does not depend on them.
     is_bounded : bool
         Whether no feature can overflow and no row can vanish in all features.
+    is_nonnegative : bool
+        Whether features that are not given as logarithms are known not to be negative.
+    is_fixed : bool
+        Whether features of a row stay the same; functions of a caller may be trained.
 
     See Also
     --------
@@ -96,6 +100,8 @@ class FeatureMap(ABC):
     n_sines = 0
     level = None
     is_bounded = False
+    is_nonnegative = False
+    is_fixed = True
     columns_per_projection = 1
 
     @property

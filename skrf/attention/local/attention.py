@@ -21,6 +21,7 @@ from .._groups import KeySet
 from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
+from .._state import mark_of
 from ..exact import dtype_of_logits
 from ..masks import DecayMask
 from . import blocks
@@ -525,8 +526,7 @@ class LocalAttention(EstimatorBase):
                 self.mean_keys_,
                 self.key_variances_,
             )
-            weights = np.cos(np.arange(self.mean_queries_.size))
-            found += [float(np.ravel(array) @ weights) for array in learned]
+            found += map(mark_of, learned)
         return tuple(found)
 
     def _rates(self, inputs):
