@@ -2,11 +2,12 @@
 
 import pytest
 
+from skrf import DenseExponentialRF, OptimalPositiveRF, PositiveRF, RFFSampler
+from skrf.attention import GeneralizedMap, ToeplitzMask
+
 torch = pytest.importorskip("torch")
 
-from skrf import DenseExponentialRF, OptimalPositiveRF, PositiveRF, RFFSampler  # noqa: E402
-from skrf.attention import GeneralizedMap, ToeplitzMask  # noqa: E402
-from skrf.torch import LocalAttention, RandomFeatureAttention  # noqa: E402
+from skrf.torch import LocalAttention, RandomFeatureAttention  # noqa: E402 (needs torch)
 
 pytestmark = pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
 MAPS = {

@@ -2,11 +2,12 @@
 
 import pytest
 
+from skrf import OptimalPositiveRF
+from skrf.attention import GeneralizedMap, ToeplitzMask
+
 torch = pytest.importorskip("torch")
 
-from skrf import OptimalPositiveRF  # noqa: E402
-from skrf.attention import GeneralizedMap, ToeplitzMask  # noqa: E402
-from skrf.torch import LocalAttention, RandomFeatureAttention  # noqa: E402
+from skrf.torch import LocalAttention, RandomFeatureAttention  # noqa: E402 (needs torch)
 
 pytestmark = pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
 LENGTHS = [3, 0, 1, 50, 17, 0, 130, 2, 40]

@@ -32,6 +32,7 @@ def in_full_precision(function):
 
     def wrapped(ctx, gradient, *others):
         functorch = torch._C._functorch
+        # Passes that write in place would fail within torch, with words that name nothing.
         if functorch.is_batchedtensor(gradient) or functorch.is_legacy_batchedtensor(gradient):
             raise NotImplementedError(
                 "Batched gradients (is_grads_batched=True) of this attention are not available: "

@@ -103,9 +103,8 @@ def attend(sides, query, key, value, is_causal):
 def _causal(queries, keys, values):
     """Return the sums of the values of earlier keys by products of features."""
     n = keys.shape[-2]
-    n_parts = (
-        n // _PART_ROWS + 3
-    )  # a size of 1, also without a part, would be a constant of exports
+    # A size of 1, also without a part, would be a constant of exports.
+    n_parts = n // _PART_ROWS + 3
     missing = n_parts * _PART_ROWS - n
     queries, keys, values = (
         torch.nn.functional.pad(part, (0, 0, 0, missing)).unflatten(-2, (n_parts, _PART_ROWS))
