@@ -511,10 +511,8 @@ class ApproxKernelAttention(EstimatorBase):
         attended = self._attend(inputs, maps, state=state, wants_lse=return_lse)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         is_double = state.is_double or attended.is_double
-        out, state = (
-            inputs.given_layout(attended.out),
-            state_after(attended.sums, inputs, is_double, self._marks(maps, inputs)),
-        )
+        out = inputs.given_layout(attended.out)
+        state = state_after(attended.sums, inputs, is_double, self._marks(maps, inputs))
         return (out, inputs.given_rows(attended.lse), state) if return_lse else (out, state)
 
     def _marks(self, maps, inputs):
