@@ -74,7 +74,7 @@ class Rows(NamedTuple):
     @property
     def exponents(self):
         """Exponents that sums take the maximum of: the logarithms or the scale."""
-        return self.values if self.holds_logs else self.scale
+        return self.values if self.scale is None else self.scale
 
     def part(self, rows):
         """Return some of the rows: views for a slice, new arrays for indices (NumPy only)."""
@@ -491,15 +491,11 @@ class Memory:
         ----------
         feature_map : FeatureMap
             The map.
-        X : array or sparse matrix of shape (n, d) or (..., n, d)
-            Rows; only dense ones may have more than two axes.
+        X : array or sparse matrix of shape (n, d)
+            Rows.
         lower : array of shape (M,), default=None
             On the host or in the library of X.
         """
-        if X.ndim > 2:
-            xp, lead = namespace(X), X.shape[:-1]
-            rows = self.rows(feature_map, xp.reshape(X, (-1, X.shape[-1])), lower)
-            return rows.map(lambda array: xp.reshape(array, (*lead, array.shape[-1])))
         if is_array_api(X):
             values, scale = feature_map(X)
             return Rows(values if lower is None else values - like(lower, values), scale)

@@ -85,19 +85,23 @@ class KeyGroup(KeySet):
         Whether features are logarithms.
     is_usual : bool
         Whether sums of the values stay inside the range of float32.
+    xp : module
+        The library of the arrays.
+    is_numpy : bool
+        Whether it is NumPy.
     """
 
     def __init__(self, *parts, maps, is_double=False):
         super().__init__(*parts, dtype=parts[0].dtype)
         self.maps, self.is_positive = maps, all([head.is_positive for head in maps])
-        self.is_numpy = isinstance(self.q, np.ndarray)
+        self.is_numpy, self.xp = isinstance(self.q, np.ndarray), namespace(self.q)
         largest = check_finite("v", self.v)
         self.is_usual = largest == 0 or 1 / _USUAL < largest < _USUAL
         is_double = is_double or not self.is_usual
         is_double = is_double or self.log_gates is not None and _falls_far(self.log_gates)
         # Both sides are checked, and have the highest precision that one of them needs.
-        if self._needs_double(is_double or self.dtype == namespace(self.q).float64):
-            self.dtype = namespace(self.q).float64
+        if self._needs_double(is_double or self.dtype == self.xp.float64):
+            self.dtype = self.xp.float64
         self._memory = _NEW, _NEW  # for a step, which is one block
         if self.is_numpy and self.k.ndim == 2:
             self._memory = Memory(), Memory()
@@ -144,7 +148,7 @@ class KeyGroup(KeySet):
         sides = [head.keys for head in self.maps]
         features = self._features(sides, self.k[..., rows, :], self._memory[1])
         if self.log_weights is not None:
-            features = features.repeated(namespace(self.k).zeros_like(self.log_weights))
+            features = features.repeated(self.xp.zeros_like(self.log_weights))
         if self.padding is None:
             return features
         hidden, (values, scale) = self.padding[..., rows, None], features
@@ -155,25 +159,28 @@ class KeyGroup(KeySet):
 
     def _features(self, sides, X, memory):
         """Return the features of rows, each set by its own map."""
-        X, n = cast(X, self.dtype), len(sides)
+        X, (*lead, width), n = cast(X, self.dtype), X.shape, len(sides)
+        reshape = self.xp.reshape
         if n == 1:
-            return memory.rows(sides[0], X)
+            values, scale = memory.rows(sides[0], reshape(X, (-1, width)))
+            scale = None if scale is None else reshape(scale, (*lead, -1))
+            return Rows(reshape(values, (*lead, -1)), scale)
         # Scratch memory would serve one map at a time.
-        parts = [_NEW.rows(side, X[i::n, ...]) for i, side in enumerate(sides)]
+        own = (reshape(X[i::n, ...], (-1, width)) for i in range(n))
+        parts = list(map(_NEW.rows, sides, own))
         if not self.is_positive:
             parts = [_signed(part) for part in parts]
-        xp = namespace(X)
+        each = lead[0] // n, -1  # sets of a map, and their rows
 
         def together(arrays):
-            array = xp.stack(arrays, axis=1)
-            return xp.reshape(array, (-1, *array.shape[2:]))
+            arrays = [reshape(array, (*each, array.shape[-1])) for array in arrays]
+            return reshape(self.xp.stack(arrays, axis=1), (*lead, -1))
 
         return Rows(*(None if a[0] is None else together(a) for a in zip(*parts, strict=True)))
 
     def values(self, rows):
         """Return [1, values] of some keys; rows of padding are 0."""
-        values = cast(self.v[..., rows, :], self.dtype)
-        xp = namespace(values)
+        xp, values = self.xp, cast(self.v[..., rows, :], self.dtype)
         values = xp.concat([xp.ones_like(values[..., :1]), values], axis=-1)
         if self.padding is None:
             return values

@@ -164,14 +164,14 @@ def position_of(before, queries, keys, values):
 
     The parameters are those of `block_of`, but `before` may be at any exponents.
     """
-    xp = namespace(values)
-    highest = cast(constant(keys.exponents[..., 0, :]), xp.float64)
+    xp, exponents = namespace(values), keys.exponents[..., 0, :]
+    highest = cast(constant(exponents), xp.float64)
     top = xp.maximum(before.top, highest)
     level = xp.where(top > -np.inf, top, xp.zeros_like(top))
     fall, earlier = before.top - level, before.sums
     if xp is not np or fall.any():
         earlier = earlier * xp.exp(fall)[..., None]
-    factors = xp.exp(keys.exponents[..., 0, :] - level)
+    factors = xp.exp(exponents - level)
     if not keys.holds_logs:
         factors = keys.values[..., 0, :] * factors
     sums = factors[..., None] * values

@@ -188,6 +188,7 @@ class ApproxKernelAttention(EstimatorBase):
 
     @serial_blas()
     def _fit(self, q, k, key_padding_mask, before=None):
+        check_flag("causal", self.causal)
         inputs = self._checked(q, k, k, key_padding_mask, causal=False)
         prototype = self._prototype(inputs.k.shape[-1])
         shape = _shape_of_fit(inputs)
@@ -399,8 +400,7 @@ class ApproxKernelAttention(EstimatorBase):
         wants_lse : bool, default=False
             Whether logarithms of sums of weights are wanted.
         """
-        scale, mask = check_scale(self.scale, inputs.k.shape[-1]), None
-        n_queries, n_sets = inputs.q.shape[-2], inputs.k.shape[0]
+        n_queries, n_sets, mask = inputs.q.shape[-2], inputs.k.shape[0], None
         if self.mask is not None and not isinstance(self.mask, DecayMask):
             given = n_queries, inputs.k.shape[-2], inputs.n_query_heads, self.causal, inputs.q
             mask = as_mask(self._mask_in_use(), *given)
@@ -430,6 +430,7 @@ class ApproxKernelAttention(EstimatorBase):
                 n_lost = n_lost_of(group, out.zeros(), False)
             result, distances = out.joined(), 0.0
             if n_judged:
+                scale = check_scale(self.scale, inputs.k.shape[-1])
                 distances = judged(group, result, n_judged, scale, self.causal, window)
             return Attended(result, out.lse(), sums, not group.is_usual, n_lost, distances)
 
@@ -625,7 +626,6 @@ class ApproxKernelAttention(EstimatorBase):
 
     def _checked(self, q, k, v, key_padding_mask, causal=None, *, is_step=False):
         """Return the checked inputs of a call; contents are checked set by set, on threads."""
-        check_flag("causal", self.causal)
         if self.block_size is not None:
             check_integer("block_size", self.block_size)
         causal = self.causal if causal is None else causal
