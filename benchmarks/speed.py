@@ -475,6 +475,12 @@ def measure_training(rounds):
         times = alternate(methods, max(rounds // 3, 3))
         what = f"torch forward and backward, causal, L = {length}: ours / exact"
         judge(what, times["ours"], times["exact"], 1, at_most=True)
+    parts, edges = [torch.randn(1, 8, 1600, 64) for _ in "qkv"], torch.arange(0, 1601, 20)
+    methods = {"packed": partial(calls["ours"], *parts, cu_seqlens=edges)}
+    methods["whole"] = partial(calls["ours"], *parts)
+    times = alternate(methods, max(rounds // 3, 3))
+    what = "80 packed sequences of 20 / one of 1,600"
+    judge(what, times["packed"], times["whole"], 2, at_most=True)
 
 
 def measure_local(rounds):
@@ -539,7 +545,7 @@ def measure_masks(rounds):
 
     from skrf import ApproxKernelAttention, OptimalPositiveRF
     from skrf._threads import run_all
-    from skrf.attention import ToeplitzMask
+    from skrf.attention import ToeplitzMask, exact_attention
 
     def transforms(length, n_columns, batch=8):
         """Real transforms of all columns of the padded length and back, on all threads."""
@@ -576,6 +582,15 @@ def measure_masks(rounds):
         judge(f"{what}: time / transforms", times["ours"], times["floor"], 2, at_most=True)
         if "dense" in times:
             judge(f"{what}: time / dense mask", times["ours"], times["dense"], 1, at_most=True)
+    # The guide recommends exact attention while entries are formed.
+    q, k, v = (np.random.default_rng(0).normal(size=(3, 4096, 64)) / 2).astype(np.float32)
+    mask = ToeplitzMask.from_function(lambda o: np.exp(-abs(o) / 4096), (4096,))
+    features = ApproxKernelAttention(OptimalPositiveRF(256), mask=mask).fit(q, k)
+    calls = {"features": partial(features, q, k, v)}
+    calls["exact"] = partial(exact_attention, q, k, v, mask=mask)
+    times = alternate(calls, max(rounds // 5, 3))
+    what = "exact attention with a mask / 256 features, L = 4,096, float32"
+    judge(what, times["exact"], times["features"], 1.1, at_most=True)
 
 
 def measure_regression(rounds):

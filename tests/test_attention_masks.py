@@ -593,14 +593,15 @@ def test_sparse_masks_cost_their_entries():
 
 
 def test_the_faster_way_is_taken():
-    def pays(n, window=None, causal=False):
+    def pays(n, window=None, causal=False, sizes=(256, 64)):
         weights = np.ones(2 * n - 1)
         if window is not None:
             weights[: n - window] = weights[n + window :] = 0
-        return as_mask(ToeplitzMask(weights), n, n, 1, causal).products_pay(256, 64)
+        return as_mask(ToeplitzMask(weights), n, n, 1, causal).products_pay(*sizes)
 
-    assert not pays(4096)
-    assert pays(40_000)
+    # The lengths that the guide names.
+    for n, *sizes in ((40_000, 256, 64), (20_000, 64, 64), (20_000, 256, 32), (6000, 64, 16)):
+        assert pays(n, sizes=sizes) and not pays(int(0.85 * n), sizes=sizes)
     assert not pays(40_000, window=100)
     assert pays(100_000, causal=True)
 

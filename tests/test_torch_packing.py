@@ -72,6 +72,8 @@ def test_what_does_not_fit_is_named():
     ):
         with pytest.raises(error, match=match):
             attend(q, k, v, cu_seqlens=edges)
+    with pytest.raises(ValueError, match=r"number of positions, 0, got \[0, 0\]"):
+        attend(*(part[..., :0, :] for part in (q, k, v)), cu_seqlens=torch.tensor([0, 0]))
     with pytest.raises(ValueError, match="batch 1"):
         attend(*(part.expand(2, -1, -1, -1) for part in (q, k, v)), cu_seqlens=EDGES)
     with pytest.raises(ValueError, match="is_causal=True"):

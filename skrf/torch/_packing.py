@@ -10,7 +10,7 @@ def check_packing(cu_seqlens, query, key):
         raise TypeError(f"cu_seqlens must be a tensor of int of one axis, got {cu_seqlens!r:.80}.")
     edges, n = cu_seqlens.tolist(), key.shape[-2]
     is_ordered = all(a <= b for a, b in zip(edges[:-1], edges[1:], strict=True))
-    if len(edges) < 2 or edges[0] != 0 or edges[-1] != n or not is_ordered:
+    if n == 0 or len(edges) < 2 or edges[0] != 0 or edges[-1] != n or not is_ordered:
         raise ValueError(
             f"cu_seqlens must rise from 0 to the number of positions, {n}, got {edges!r:.80}."
         )

@@ -83,8 +83,9 @@ class RandomFeatureAttention(Attention):
         sequences into parts that share a scale. False is for ``torch.export``,
         ``torch.compile(fullgraph=True)``, ``torch.func``, ``torch.vmap`` and meta tensors. It needs
         a positive map, a fit or `is_causal`, and one call on ordinary tensors before the first
-        trace; it allows no masks, padding, gates or steps. Computation is then in float64, and
-        exponents of features may rise by at most 600 over a causal sequence.
+        trace; it allows no masks, padding or gates. Computation is then in float64, and exponents
+        of features may rise by at most 600 over a causal sequence. Steps read their inputs all the
+        same.
 
     Attributes
     ----------
