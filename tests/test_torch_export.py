@@ -97,6 +97,7 @@ def test_what_it_cannot_serve_is_named():
     q, k, v = draw()
     for attend, match in (
         (module(True, RFFSampler(16)), "quadratic functions of a row, such as"),
+        (module(True, GeneralizedMap(16, nonlinearity="exp", epsilon=0.1)), "quadratic functions"),
         (module(False), "takes statistics from data"),
         (module(True, mask=ToeplitzMask.decay(0.1)), "allows no masks"),
     ):
