@@ -605,7 +605,7 @@ class Readout:
         self._kept = Kept()
 
     def __call__(self, feature_map, X, memory):
-        """Return sums weighted by the features of queries X (..., n, d), up to factors of rows.
+        """Return sums weighted by the features of queries X (n, d), up to factors of rows.
 
         Positive maps first try the exponents as they are, which saves two passes and is correct if
         all totals are far inside the range of the dtype.

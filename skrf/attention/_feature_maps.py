@@ -10,7 +10,7 @@ from .._arrays import LARGEST, constant, namespace, take, to_host
 from .._validation import check_range
 from ..features import as_feature_map, fit_to
 from ._inputs import check_flag
-from ._state import mark_of
+from ._state import marks_of
 
 _FAR = 1e60  # size of entries that a call does not reach
 _STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
@@ -50,11 +50,11 @@ class HeadMaps:
         Functions of a user may be trained while a stream goes on.
         """
         if self._mark is None:
-            self._mark = ()
-            if self.keys.is_fixed:
-                row = np.cos(np.arange(1.0, d + 1))[None]
-                rows = [side(row) for side in (self.queries, self.keys)]
-                self._mark = tuple(mark_of(side.values) + mark_of(side.exponents) for side in rows)
+            row, marks = np.cos(np.arange(1.0, d + 1))[None], ()
+            for side in (self.queries, self.keys) if self.keys.is_fixed else ():
+                for array in (array for array in side(row) if array is not None):
+                    marks += marks_of(np.nan_to_num(array, neginf=0.0))
+            self._mark = marks
         return self._mark
 
 

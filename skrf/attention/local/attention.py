@@ -21,7 +21,7 @@ from .._groups import KeySet
 from .._groups import blocks as slices
 from .._inputs import check_finite, check_flag, check_inputs, check_scale
 from .._judging import AttentionDiagnosis, judged
-from .._state import mark_of
+from .._state import marks_of
 from ..exact import dtype_of_logits
 from ..masks import DecayMask
 from . import blocks
@@ -518,16 +518,10 @@ class LocalAttention(EstimatorBase):
 
     def _maker(self, scale):
         """Return the scale, and numbers that tell a fit from others."""
-        found = [scale]
-        if hasattr(self, "mean_queries_"):
-            learned = (
-                self.mean_queries_,
-                self.query_variances_,
-                self.mean_keys_,
-                self.key_variances_,
-            )
-            found += map(mark_of, learned)
-        return tuple(found)
+        if not hasattr(self, "mean_queries_"):
+            return (scale,)
+        of_queries = self.mean_queries_, self.query_variances_
+        return scale, *marks_of(*of_queries, self.mean_keys_, self.key_variances_)
 
     def _rates(self, inputs):
         """Return the rate of the decay of every set, (U,), or None."""
