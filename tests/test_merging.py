@@ -184,6 +184,25 @@ def test_merging_checks_what_it_gets_and_knows_no_nan():
         merge_attention([out.astype(complex)], [lse])
 
 
+def test_it_is_in_float32_for_short_floats():
+    torch = pytest.importorskip("torch")
+    import skrf.torch
+
+    feature_map = OptimalPositiveRF(16)
+    module = skrf.torch.RandomFeatureAttention(feature_map, is_causal=True, random_state=0)
+    calls = exact_attention, ApproxKernelAttention(feature_map, random_state=0), LocalAttention()
+    for dtype in (torch.float16, torch.bfloat16):
+        parts = [torch.tensor(x)[None].to(dtype) for x in draw()]
+        for call in (*calls, module, skrf.torch.LocalAttention(is_causal=True)):
+            out, lse = call(*parts, return_lse=True)
+            assert out.dtype == dtype and lse.dtype == torch.float32
+            out, lse = merge_attention([out], [lse])
+            assert out.dtype == dtype and lse.dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, lse = module(*(torch.tensor(x)[None] for x in draw(dtype=np.float32)), return_lse=True)
+    assert lse.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     "feature_map", [RFFSampler(32), GeneralizedMap(8, nonlinearity=np.tanh)], ids=["sines", "tanh"]
 )
