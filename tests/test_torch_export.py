@@ -60,6 +60,16 @@ def test_it_is_exported_with_free_lengths(is_causal):
         torch.testing.assert_close(program(*parts), attend(*parts), rtol=0, atol=1e-13)
 
 
+def test_fitted_modules_of_one_direction_have_functional_gradients():
+    q, k, v = draw(40)
+    attend = module(False, check_values=True).fit(q, k, v)
+    found, right = (
+        torch.func.grad(lambda x, call=call: call(x, k, v).square().sum())(q)
+        for call in (attend, module(False).fit(q, k, v))
+    )
+    torch.testing.assert_close(found, right)
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_torch_maps_and_differentiates_it(is_causal):
     q, k, v = draw(40)
@@ -118,18 +128,23 @@ def test_what_it_cannot_serve_is_named():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("kind", ["features", "local"])
+@pytest.mark.parametrize("kind", ["features", "unfitted", "signed", "local"])
 def test_modules_that_read_their_inputs_name_what_they_cannot_serve(kind):
     q, k, v = parts = draw()
-    attend = (
-        module(True, check_values=True) if kind == "features" else LocalAttention(is_causal=True)
-    )
+    attend = {
+        "features": lambda: module(True, check_values=True),
+        "unfitted": lambda: module(False, check_values=True),
+        "signed": lambda: module(False, RFFSampler(16), check_values=True).fit(*parts),
+        "local": lambda: LocalAttention(is_causal=True),
+    }[kind]()
     for call, what in (
         (lambda: torch.jit.trace(attend, (q, k, v)), "torch.jit.trace"),
         (lambda: torch.export.export(attend, (q, k, v)), "torch.export"),
         (lambda: attend(*(part.to("meta") for part in parts)), "device meta"),
         (lambda: torch.vmap(attend, (0, None, None))(q[None], k, v), "torch.vmap"),
+        (lambda: torch.vmap(attend, (None, None, 0))(q, k, v[None]), "torch.vmap"),
         (lambda: torch.func.grad(lambda x: attend(x, k, v).sum())(q), "torch.func.grad"),
+        (lambda: torch.func.grad(lambda x: attend(q, k, x).sum())(v), "torch.func.grad"),
     ):
         with pytest.raises(RuntimeError, match=f"cannot serve.*{what}"):
             call()

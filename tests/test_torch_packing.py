@@ -76,6 +76,8 @@ def test_what_does_not_fit_is_named():
         attend(*(part[..., :0, :] for part in (q, k, v)), cu_seqlens=torch.tensor([0, 0]))
     with pytest.raises(ValueError, match="batch 1"):
         attend(*(part.expand(2, -1, -1, -1) for part in (q, k, v)), cu_seqlens=EDGES)
+    with pytest.raises(ValueError, match=r"log_gates must be .* \(1, 2, 243\), got \(3, 243\)"):
+        attend(q, k, v, cu_seqlens=EDGES, log_gates=torch.zeros(3, n))
     with pytest.raises(ValueError, match="is_causal=True"):
         attend(q, k, v, is_causal=False, cu_seqlens=EDGES)
     with pytest.raises(ValueError, match="key_padding_mask=None"):

@@ -23,18 +23,18 @@ def with_heads(inputs):
     return [tensor[:, None] if tensor.ndim == 3 else tensor for tensor in inputs.values()]
 
 
-def check_is_eager(query, is_own_backward):
-    """Raise where contents cannot be read, or where a backward pass of our own cannot serve."""
+def check_is_eager(parts, has_func_grad):
+    """Raise where the contents of tensors cannot be read, or ``torch.func.grad`` cannot serve."""
     functorch, what = torch._C._functorch, None
     if torch.jit.is_tracing():
         what = "torch.jit.trace, which would record one length and one draw"
     elif torch.compiler.is_compiling():
         what = "torch.export" if getattr(torch.compiler, "is_exporting", bool)() else None
-    elif query.device.type == "meta":
+    elif any(part.is_meta for part in parts):
         what = "tensors of the device meta"
-    elif functorch.is_batchedtensor(query):
+    elif any(map(functorch.is_batchedtensor, parts)):
         what = "torch.vmap"
-    elif is_own_backward and functorch.is_gradtrackingtensor(query):
+    elif not has_func_grad and any(map(functorch.is_gradtrackingtensor, parts)):
         what = "torch.func.grad"
     if what is not None:
         raise RuntimeError(

@@ -106,7 +106,7 @@ class Attention(nn.Module):
         """
         is_causal, parts = self._checked(query, key, value, is_causal)
         if self.check_values:
-            check_is_eager(query, self._is_own_backward(is_causal))
+            check_is_eager(parts, self._has_func_grad(is_causal))
         if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
             raise ValueError(
                 f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
@@ -236,16 +236,16 @@ class Attention(nn.Module):
         """
         self.init_state()
         _, parts = self._checked(query, key, value, True)
-        check_is_eager(query, is_own_backward=True)
+        check_is_eager(parts, has_func_grad=False)
         if self.training and self.dropout:
             parts[2] = nn.functional.dropout(parts[2], self.dropout)
         options = key_padding_mask, log_gates, return_lse, state, self.seed
         *found, state = self._step(*parts, *options)
         return *(part[:, 0] if query.ndim == 3 else part for part in found), state
 
-    def _is_own_backward(self, is_causal):
-        """Return whether gradients of a direction are computed by functions of our own."""
-        return True
+    def _has_func_grad(self, is_causal):
+        """Return whether ``torch.func.grad`` serves: not with a backward pass of our own."""
+        return False
 
     def _attend_packed(self, edges, parts, log_gates, return_lse):
         """Return the attention of packed sequences."""

@@ -36,7 +36,7 @@ def attend_packed(call, edges, parts, log_gates):
         Where sequences begin and end.
     parts : list of Tensor of shape (1, heads, T, width)
         Queries, keys and values.
-    log_gates : Tensor or None
+    log_gates : array or None
         As in a call.
     """
     device, lengths = parts[0].device, {}
@@ -44,7 +44,14 @@ def attend_packed(call, edges, parts, log_gates):
         if stop > start:
             lengths.setdefault((stop - start - 1).bit_length(), []).append((start, stop - start))
     if log_gates is not None:
-        log_gates = log_gates.expand(*parts[1].shape[:3])
+        shape, log_gates = tuple(parts[1].shape[:3]), torch.as_tensor(log_gates, device=device)
+        try:
+            log_gates = log_gates.expand(shape)
+        except RuntimeError:
+            raise ValueError(
+                f"log_gates must be (..., heads, S), broadcastable to {shape}, got "
+                f"{tuple(log_gates.shape)}."
+            ) from None
     found, places = [], []
     for sequences in lengths.values():
         starts, sizes = torch.tensor(sequences, device=device).T

@@ -294,8 +294,10 @@ class RandomFeatureAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             return operator(query, key, value, return_lse=return_lse, **options)
 
-    def _is_own_backward(self, is_causal):
-        return is_causal
+    def _has_func_grad(self, is_causal):
+        # Without a fit, and for features with signs, contents are read on the host.
+        maps = getattr(self._operators[is_causal], "feature_maps_", None)
+        return not is_causal and maps is not None and getattr(maps[0], "is_positive", False)
 
     def _attend_unchecked(self, query, key, value, is_causal):
         """Return attention by plain operations on tensors."""
