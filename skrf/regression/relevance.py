@@ -16,7 +16,7 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from .._arrays import largest_entry, like, to_host
+from .._arrays import largest_entry, like, squared_norms, to_host
 from .._batches import TakesBatches
 from .._estimator import EstimatorBase
 from .._sums import exp_max_one
@@ -430,7 +430,7 @@ def _varying(rows):
 
 def _half_squares(X, Y):
     """Return -|x - y|^2 / 2 for all pairs of rows, up to a number per row of X, by one product."""
-    return X @ Y.T - np.einsum("ij,ij->i", Y, Y) / 2
+    return X @ Y.T - squared_norms(Y) / 2
 
 
 class _LeaveOneOut:
