@@ -374,11 +374,14 @@ def quietly(function):
     import logging
     import warnings
 
+    from sklearn.exceptions import ConvergenceWarning
+
     logging.getLogger("hmmlearn").setLevel(logging.CRITICAL)
 
     def call(*args):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            # Fits stop after a given number of steps.
+            warnings.simplefilter("ignore", ConvergenceWarning)
             return function(*args)
 
     return call
