@@ -1,7 +1,8 @@
 """Near rows exact, far rows through landmarks: how much of the way to the exact kernel it goes.
 
     python benchmarks/near_far.py              # four sets (SKRF_TABLES_DIR), about 12 minutes
-    python benchmarks/near_far.py --sizes      # time, memory and size of the model by rows
+    python benchmarks/near_far.py --sizes      # time, memory and size of the model by rows; and
+                                               # the time of a search of sigma and alpha
 
 Means of three splits with at most 6,000 rows to train on, standardised; classes by the largest
 regression; the kernel exp(-2 |x - y|_1 / median) and the penalty by a validation part. Compared are
@@ -123,7 +124,7 @@ def compare():
 
 def sizes():
     rng, base = np.random.default_rng(0), None
-    print("     rows   CPU s   predict 10,000   model MB   peak MB beside X")
+    print("     rows   CPU s   predict 10,000   model MB   peak MB beside X   search of 49")
     for n in (2000, 10_000, 100_000):
         X = rng.normal(size=(n, 20))
         y = (X[:, 0] * X[:, 1] + X[:, 2] + 0.3 * rng.normal(size=n) > 0).astype(int)
@@ -134,7 +135,12 @@ def sizes():
         model.predict(rng.normal(size=(10_000, 20)))
         predicted = time.process_time() - start
         size = len(pickle.dumps(model)) / 2**20
-        print(f"{n:9,d}{seconds:8.2f}{predicted:17.2f}{size:11.1f}{peak:19.0f}", flush=True)
+        search = ApproxKernelRidgeClassifierCV(landmarks_for(X, 400), max_leaf_size=1500)
+        _, searched = timed(search.set_params(**options_for(y)), X, y)
+        print(
+            f"{n:9,d}{seconds:8.2f}{predicted:17.2f}{size:11.1f}{peak:19.0f}{searched:15.1f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

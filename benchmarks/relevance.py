@@ -8,12 +8,10 @@ ridge regression on rows as they are stand fifteen nearest neighbours.
 """
 
 import argparse
-import os
 import time
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
+from near_far import table
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
@@ -34,17 +32,12 @@ TRANSFORMERS = {
 }
 
 
-FILES = {"extent": "dry_bean"}
-
-
-def table(name):
+def rows_of(name):
     """Return rows and a target: labels, the quality of wine, or the extent of beans."""
-    file = Path(os.environ["SKRF_TABLES_DIR"]) / f"{FILES.get(name, name)}.csv.gz"
-    data = pd.read_csv(file, header=None)
-    X, y = data.iloc[:, :-1].to_numpy(float), data.iloc[:, -1].to_numpy()
-    if name == "extent":
-        return np.delete(X, 8, axis=1), X[:, 8]
-    return X, y.astype(float) if name == "wine_white" else y
+    if name != "extent":
+        return table(name)
+    X, _ = table("dry_bean")
+    return np.delete(X, 8, axis=1), X[:, 8]
 
 
 def main():
@@ -55,7 +48,7 @@ def main():
     print(f"{'':20}" + "".join(f"{name:>18}" for name in [*TRANSFORMERS, "neighbours"]))
     seconds = []
     for name in options.sets.split(","):
-        (X, y), scores = table(name), []
+        (X, y), scores = rows_of(name), []
         for seed in range(options.seeds):
             order = np.random.default_rng(seed).permutation(len(y))
             train, test = np.split(order, [min(2000, len(y) * 7 // 10)])
