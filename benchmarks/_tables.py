@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import special
 from sklearn import datasets
 from sklearn.base import BaseEstimator, clone
 from sklearn.compose import (
@@ -64,11 +65,11 @@ def files(variable):
 
 def facts_of_mixed():
     """Return {name: (is a regression, names of the categories)} as the folder's README says."""
-    if not files("SKRF_MIXED_DIR"):
+    known = files("SKRF_MIXED_DIR")
+    if not known:
         return {}
     lines = (Path(os.environ["SKRF_MIXED_DIR"]) / "README.md").read_text("utf-8").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
-    known = files("SKRF_MIXED_DIR")
     return {
         row[0]: (row[1] == "regression", [name for name in row[4].split(", ") if name != "-"])
         for row in rows
@@ -280,8 +281,7 @@ class TunedSVC:
 
 def softmax(D):
     D = np.column_stack([-D, D]) if D.ndim == 1 else D
-    E = np.exp(D - D.max(axis=1, keepdims=True))
-    return E / E.sum(axis=1, keepdims=True)
+    return special.softmax(D, axis=1)
 
 
 class CatBoost:
