@@ -3,9 +3,9 @@
     python benchmarks/decays.py
 
 Times are the least of several repetitions with one thread (OPENBLAS_NUM_THREADS=1), in float32 with
-256 features, heads of width 64 and a decay of .05 a position, or a sum of two or four exponentials;
-and the largest difference of these, as a part of the state, from the dense masks that they stand
-for, in float64. Half a minute.
+256 features, heads of width 64 and a decay of 0.05 a position, or a sum of two or four
+exponentials; and the largest difference of these, as a part of the state, from the dense masks
+that they stand for, in float64. Half a minute.
 """
 
 import time

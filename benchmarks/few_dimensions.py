@@ -3,7 +3,7 @@
     python benchmarks/few_dimensions.py [--only table,far,axes,matern,speed]
 
 The table has rows that are uniform in a box of so many length scales, targets that are a draw of
-the process with noise of standard deviation .1, and predictions at other rows of the box: mean
+the process with noise of standard deviation 0.1, and predictions at other rows of the box: mean
 absolute difference from the means of the exact process, and mean relative difference from its
 standard deviations without the noise. `far` has rows up to 50 length scales outside of the box,
 `axes` a box of unequal sides, `matern` the Matern kernels beside eigenfunctions of the Laplacian on

@@ -10,7 +10,7 @@ Words: a log-bilinear model of the next word given the last two, with unit embed
 scale, learns from batches by sampled softmax: the loss over the word and some negatives, corrected
 by the probabilities of these. Negatives are uniform, log-uniform in the rank of a word, or follow
 the model itself by random features: the kernel of three tenths of the logits, for which 64 features
-are good enough, times the frequencies of words to the power .75. Features are computed anew every
+are good enough, times the frequencies of words to the power 0.75. Features are computed anew every
 50 steps. Every way gets the same CPU seconds and is judged by the perplexity of the full softmax on
 the development part (SKRF_EWT_DIR as in words.py). About five minutes.
 """

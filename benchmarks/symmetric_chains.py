@@ -109,7 +109,7 @@ def main():
     rng = np.random.default_rng(1)
     copies = np.repeat(rng.normal(size=(200, 8)) / 2, 10, axis=0)
     errors("ten copies each", copies, 10)
-    errors("moved by .05", copies + 0.05 * rng.normal(size=copies.shape), 10)
+    errors("moved by 0.05", copies + 0.05 * rng.normal(size=copies.shape), 10)
     for n, n_draws in ((2000, 5), (8000, 3)):
         for deviation in (0.35, 0.5, 0.8):
             for width in (4, 8, 16):

@@ -32,7 +32,7 @@ def friedman(rng):
 
 
 def sine(rng):
-    """A sine whose noise grows from .05 to .5."""
+    """A sine whose noise grows from 0.05 to 0.5."""
     X = rng.uniform(size=(ROWS + TEST, 1))
     return X, np.sin(9 * X[:, 0]), 0.05 + 0.45 * X[:, 0]
 

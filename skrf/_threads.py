@@ -34,7 +34,7 @@ _allowed = 1
 def serial_blas():
     """Limit BLAS to one thread and yield how many it was allowed; concurrent users share a limit.
 
-    It is also limited for small products between calls of our own threads: for about .1 s after
+    It is also limited for small products between calls of our own threads: for about 0.1 s after
     each call the threads of OpenBLAS keep cores busy that ours need. A thread restricted by
     `one_thread` leaves BLAS as it is, for others to decide.
     """

@@ -28,6 +28,17 @@ def pages():
     return [path for path in paths if not built & set(path.parts)]
 
 
+def test_numbers_below_one_have_a_zero_before_the_point():
+    readers = [*pages(), *DOCS.glob("**/_*.txt"), *ROOT.glob("*.md"), *ROOT.glob("skrf/**/*.py")]
+    readers += [*ROOT.glob("examples/*.py"), *ROOT.glob("examples/*.rst")]
+    bare = re.compile(r"(?<![\w.)\]:/])\.\d")  # :.3f, as in formats, is no number
+    found = []
+    for path in readers:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found += [f"{path.name}:{n}" for n, line in enumerate(lines, 1) if bare.search(line)]
+    assert len(readers) > 100 and found == []
+
+
 def test_install_has_the_versions_of_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     rows = module("requirements").table(project)

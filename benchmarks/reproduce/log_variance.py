@@ -329,7 +329,7 @@ interpolation at its centre, or by the mean of its area:
 
 {markdown(gains_of_resizings(n_shown, n_samples))}
 
-With the first, optimal positive and geometric+ features gain what is stated, or .3 nats less. The
+With the first, optimal positive and geometric+ features gain what is stated, or 0.3 nats less. The
 stated gain of generalized features on trigonometric ones is that on positive features: beside
 trigonometric ones they gain nothing.
 

@@ -21,8 +21,8 @@ from . import plain
 # this many they lose a third of that time. In float32 they are vectorised; 1/`_SINGLE` is lost.
 MANY_SINES, _SINGLE = 2**23, 32
 # Elements of 4 bytes that transforms go through; those of 8 take twice as long. On two threads,
-# plain ones take .8 s, and compiled ones half as long after .5 s for the import and the first call,
-# with 1.5 s more where numba's cache on disk has nothing.
+# plain ones take 0.8 s, and compiled ones half as long after 0.5 s for the import and the first
+# call, with 1.5 s more where numba's cache on disk has nothing.
 MANY_TRANSFORMED, _TO_COMPILE = 2**29, 4
 _SMALL = 2**16  # work of calls that do not count: many single rows need no compiled code
 
@@ -144,7 +144,7 @@ def city_block(X, Y):
     return (_cpu() if _subtracted >= MANY_DIFFERENCES else plain).city_block(X, Y)
 
 
-# Plain recursions take 5 microseconds a symbol. Loading compiled ones takes .75 s, or 4.4 s where
+# Plain recursions take 5 microseconds a symbol. Loading compiled ones takes 0.75 s, or 4.4 s where
 # numba's cache on disk has nothing.
 MANY_SYMBOLS = 2**17
 _passed = 0
