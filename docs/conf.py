@@ -95,6 +95,7 @@ _gallery = [
     "uncertainty",
     "drift",
     "attention_matrices",
+    "masks",
     "chain_marginals",
     "tree_denoising",
     "filter",
