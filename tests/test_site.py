@@ -124,6 +124,26 @@ def test_readme_is_short(front):
     assert len(prose.split()) <= 450
 
 
+# Most words of prose and tables; measured detail belongs to the pages of benchmarks.
+LENGTHS = {
+    **dict.fromkeys(("attention", "local_attention", "masks", "streams", "graphical", "hmm"), 900),
+    **dict.fromkeys(("torch", "fitted"), 1200),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_guide_pages_are_short_and_open_with_a_block_and_its_picture(name):
+    text = (DOCS / "guide" / f"{name}.rst").read_text(encoding="utf-8")
+    opening = text[: re.search(r"\n.+\n-+\n", text).start()]
+    first = [opening.find(f"\n.. {what}::") for what in ("code-block", "figure")]
+    assert 0 < first[0] < first[1]
+    unread = r"(?:code-block::|check|math::|literalinclude::|_).*\n(?:\n| .*\n)*"
+    prose = re.sub(rf"^\.\. {unread}", "", text, flags=re.MULTILINE)
+    prose = re.sub(r"::\n\n(?: .*\n|\n)+", "\n", prose)  # a block of code after a colon
+    prose = re.sub(r"^(?:\.\. .*::|--+$|==+$| *:[\w-]+:.*$)", "", prose, flags=re.MULTILINE)
+    assert len(prose.split()) <= LENGTHS[name]
+
+
 # What people come for, and the words by which the page that answers is known.
 QUESTIONS = {
     "classify a table": ("KernelMachineClassifier",),
