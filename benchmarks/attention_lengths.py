@@ -29,6 +29,7 @@ FOLDER = Path(__file__).parent.parent / "docs" / "guide"
 LENGTHS = [2**i for i in range(9, 16)]
 LONG = 10.0  # seconds of a call that is made once
 LONGEST_EXACT = 2**14
+STYLES = {"exact": "ko-", "LocalAttention()": "C0s--", "256 features": "C1^-"}
 FIELDS = "direction", "method", "positions", "seconds"
 
 
@@ -85,18 +86,18 @@ def measure():
 
 def plot(rows):
     """Save the picture."""
-    figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.6), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(6.4, 3.4), sharey=True, layout="constrained")
     for axis, direction in zip(axes, ("bidirectional", "causal"), strict=True):
-        for name, colour in (("exact", "k"), ("LocalAttention()", "C0"), ("256 features", "C1")):
+        for name, style in STYLES.items():
             points = [row[2:] for row in rows if row[:2] == (direction, name)]
-            axis.loglog(*zip(*points, strict=True), "o-", base=2, ms=4, color=colour, label=name)
+            axis.loglog(*zip(*points, strict=True), style, base=2, ms=4, label=name)
         axis.set(xlabel="positions", title=direction)
         axis.set_yscale("log", base=10)
-        axis.set_xticks(LENGTHS[::2], [f"{n:,}" for n in LENGTHS[::2]])
+        axis.set_xticks(LENGTHS[::3], [f"{n:,}" for n in LENGTHS[::3]])
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("seconds of a call, one core")
     axes[0].legend(frameon=False)
-    figure.savefig(FOLDER / "attention_lengths.png", dpi=110)
+    figure.savefig(FOLDER / "attention_lengths.png", dpi=150)
 
 
 def main():

@@ -95,7 +95,7 @@ def on_map(points):
     return np.insert(longitude, leaves, np.nan), np.insert(latitude, leaves, np.nan)
 
 
-figure = plt.figure(figsize=(9, 4.8), layout="constrained")
+figure = plt.figure(figsize=(6.6, 4.2), layout="constrained")
 axis = figure.add_subplot(projection="mollweide")
 axis.plot(*on_map(beacons), "x", color="0.6", label="beacons")
 axis.plot(*on_map(walk), "k.--", linewidth=1, markersize=5, label="walk")
@@ -104,7 +104,7 @@ axis.plot(*on_map(features), color="C0", linewidth=2.5, label="filter with 256 f
 axis.set_xticks([], [])
 axis.set_yticks([], [])
 axis.grid(False)
-figure.legend(loc="outside lower center", ncols=4)
+figure.legend(loc="outside lower center", ncols=2)
 plt.show()
 
 assert off["256 features"] < off["exact filter"] + 2 < off["last beacon"]

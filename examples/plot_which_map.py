@@ -47,7 +47,7 @@ found = search.fit(X, y).score(X_test, y_test)
 print(search.best_params_["feature_map"])
 print(f"accuracy {found:.3f}")
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained", sharey=True)
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.8), layout="constrained", sharey=True)
 ComparisonDisplay.from_table(table, ax=left)
 right.barh(range(len(scores)), list(scores.values()), color="C0")
 right.axvline(found, color="black", linestyle="--", label="found by the search")
