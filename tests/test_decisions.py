@@ -22,7 +22,7 @@ from skrf import (
 )
 from skrf.regression import Argmax, Decision, OneVsOne, Problem
 from skrf.regression.decide import DECISIONS, decision_named, name_of
-from skrf.regression.ridge_sums import choose_solver
+from skrf.regression.moments import choose_solver
 
 IRIS = load_iris(return_X_y=True)
 MAP = RFFSampler(40, sigma=0.4, random_state=0)
@@ -123,7 +123,7 @@ def test_a_fitted_model_keeps_its_decision():
 
 
 def test_instances_are_their_names_for_several_labels_and_in_rows(monkeypatch):
-    monkeypatch.setattr("skrf.regression.ridge_sums.FEW_ROWS", 50)
+    monkeypatch.setattr("skrf.regression.moments.FEW_ROWS", 50)
     X, y = IRIS
     assert ApproxKernelRidgeClassifier("exact", decision=OneVsOne()).fit(X, y).dual_coef_.any()
     labels = (X > X.mean(axis=0)).astype(int)

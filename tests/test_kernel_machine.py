@@ -16,9 +16,9 @@ from sklearn.model_selection import cross_val_score, train_test_split
 from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegressor
 from skrf.regression import blend, kernel_machine, members, near_far
 from skrf.regression.blend import PairCalibration, pair_logs
+from skrf.regression.decide import of_pairs
 from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, member_of
 from skrf.regression.near_far import parts_of
-from skrf.regression.problems import of_pairs
 from skrf.regression.table import Levels, Table, categories_of, read_columns
 
 RNG = np.random.default_rng(0)

@@ -23,7 +23,7 @@ from skrf import (
 )
 from skrf.features import as_feature_map
 from skrf.regression import near_far
-from skrf.regression.decide import Decision
+from skrf.regression.decide import Decision, of_all_classes
 from skrf.regression.near_far import (
     Ground,
     Tree,
@@ -34,7 +34,6 @@ from skrf.regression.near_far import (
     sampled,
     solve_near_far,
 )
-from skrf.regression.problems import of_all_classes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3))

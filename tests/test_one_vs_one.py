@@ -24,10 +24,10 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.regression import OneVsOne, probabilities
-from skrf.regression.decide import Argmax, best_classes, votes
+from skrf.regression import OneVsOne, decide
+from skrf.regression.data import Targets, stratified
+from skrf.regression.decide import Argmax, best_classes, of_pairs, votes
 from skrf.regression.moments import moments_of_groups, moments_of_rows
-from skrf.regression.problems import Targets, of_pairs
 from skrf.regression.ridge_search import (
     Candidate,
     Task,
@@ -36,7 +36,6 @@ from skrf.regression.ridge_search import (
     of_two_classes,
 )
 from skrf.regression.rows import RowSystem
-from skrf.regression.sample import stratified
 from skrf.regression.solve import solve_problems
 
 RNG = np.random.default_rng(0)
@@ -462,16 +461,16 @@ def test_the_scale_of_probabilities_is_best_on_held_out_rows(decision):
 
 def test_probabilities_of_many_rows_are_those_of_each(monkeypatch):
     firsts = RNG.uniform(size=(50, 10))
-    expected = probabilities.coupled(firsts, 1 - firsts, 5)
-    monkeypatch.setattr(probabilities, "_BLOCK", 36 * 7)
-    assert_allclose(probabilities.coupled(firsts, 1 - firsts, 5), expected, rtol=1e-12)
+    expected = decide.coupled(firsts, 1 - firsts, 5)
+    monkeypatch.setattr(decide, "_BLOCK", 36 * 7)
+    assert_allclose(decide.coupled(firsts, 1 - firsts, 5), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("is_of_pairs", [True, False])
 @pytest.mark.parametrize("weights", [None, WEIGHTS[:40]], ids=["plain", "weighted"])
 def test_losses_are_their_definition(is_of_pairs, weights):
     """-log of the odds of the own class, and a thousandth of its mean margin."""
-    rng, scales = np.random.default_rng(0), probabilities.SCALES[8:22]
+    rng, scales = np.random.default_rng(0), decide.SCALES[8:22]
     codes, values = rng.integers(0, 4, 40), rng.normal(size=(40, 6 if is_of_pairs else 4))
     shares, expected = np.ones(40) if weights is None else weights, np.zeros(14)
     for k, row, share in zip(codes, values, shares, strict=True):
@@ -483,7 +482,7 @@ def test_losses_are_their_definition(is_of_pairs, weights):
             margins = row[k] - row
             of_row = np.log(np.exp(-scales[:, None] * margins).sum(axis=1))
         expected += share * (of_row + scales * margins.mean() / 1000)
-    found = probabilities.losses(values, codes, weights, is_of_pairs)
+    found = decide.losses(values, codes, weights, is_of_pairs)
     assert_allclose(found[8:22], expected, rtol=1e-9)
 
 
@@ -491,14 +490,14 @@ def test_losses_are_their_definition(is_of_pairs, weights):
 def test_the_best_scale_is_found_for_values_of_any_size(factor):
     values = RNG.normal(size=(400, 3))
     codes = (values + RNG.gumbel(size=(400, 3))).argmax(axis=1)  # softmax of the values
-    of_scales = probabilities.losses(factor * values, codes, None, False)
-    assert 0.7 < factor * probabilities.best_scale(of_scales) < 1.4
+    of_scales = decide.losses(factor * values, codes, None, False)
+    assert 0.7 < factor * decide.best_scale(of_scales) < 1.4
 
 
 def test_the_best_scale_is_that_of_a_parabola():
     for exponent in (1.3, -2.4, 5.0):
-        of_scales = (np.log2(probabilities.SCALES) - exponent) ** 2
-        assert probabilities.best_scale(of_scales) == pytest.approx(2.0**exponent, rel=1e-12)
+        of_scales = (np.log2(decide.SCALES) - exponent) ** 2
+        assert decide.best_scale(of_scales) == pytest.approx(2.0**exponent, rel=1e-12)
 
 
 def test_no_candidate_leaves_where_a_scorer_decides():
@@ -598,7 +597,7 @@ EXACT = ApproxKernelRidgeClassifier("exact", sigma=0.7, alpha=0.05, decision="on
 @pytest.fixture
 def in_rows(monkeypatch):
     """Solve pairs of 50 and more rows in these, and compare on at most 200 rows."""
-    monkeypatch.setattr("skrf.regression.ridge_sums.FEW_ROWS", 49)
+    monkeypatch.setattr("skrf.regression.moments.FEW_ROWS", 49)
     monkeypatch.setattr("skrf.regression.ridge_search._MOST_EXACT", 200)
 
 

@@ -9,7 +9,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skrf import ApproxKernelRidge, ApproxKernelRidgeClassifier, ClusterNystroem, RFFSampler
-from skrf.regression.problems import Targets, merged
+from skrf.regression.data import Targets, merged_rows
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3))
@@ -119,7 +119,7 @@ def test_sizes_are_their_definition():
     rows, targets = np.array([[0.0], [-0.0], [1], [1], [2], [2], [3]]), np.array([5.0] * 7)
     targets[3] = 6.0
     weights = np.array([1.0, 2, 3, 4, 5, 6, 7])
-    data, sizes = merged(Data(rows, targets, Targets.of_numbers(targets), weights))
+    data, sizes = merged_rows(Data(rows, targets, Targets.of_numbers(targets), weights))
     assert_allclose(data.sample_weight, [3, 3, 4, 11, 7])
     assert (sizes.several, sizes.single, sizes.n_distinct) == (7.0, 21.0, 5)
     assert sizes.roots == pytest.approx(np.sqrt([3, 11, 7]).sum())

@@ -16,7 +16,7 @@ from skrf import (
     PositiveRF,
     RFFSampler,
 )
-from skrf.regression.sample import Splits, contiguous, stratified
+from skrf.regression.data import Splits, contiguous, stratified
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))

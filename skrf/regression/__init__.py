@@ -6,10 +6,9 @@ one pass, `partial_fit` is exact, and the order of the rows does not matter.
 """
 
 from .classifier import KernelRegressionClassifier
-from .decide import Argmax, Decision, Discriminants, OneVsOne
+from .decide import Argmax, Decision, Discriminants, OneVsOne, Problem
 from .kernel_machine import KernelMachineClassifier, KernelMachineRegressor
 from .kernel_regression_cv import KernelRegressionClassifierCV, KernelRegressorCV
-from .problems import Problem
 from .regressor import KernelRegressor
 from .relevance import RelevanceProjection, RelevanceScaler
 from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier

@@ -6,6 +6,7 @@ a batch under it; an engine only calls them and merges.
 
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,27 +14,18 @@ from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 
 from .._batches import NO_ROWS, Pass, has_weight
-from .._validation import check_labels
+from .._validation import check_labels, naming
 from ..features._batch_summary import BatchSummary, scope_of
 from ..statistics import Moments
-from .basis import features_of
+from .data import as_slice, is_multilabel, sorted_classes, sums_of_cells
+from .decide import best_scale
 from .held import Held
-from .mixins import is_multilabel, sorted_classes
-from .probabilities import best_scale
+from .moments import features_of
 from .ridge_search import Candidate, Task, candidate_sigmas, decided
-from .sample import (
-    Folds,
-    as_slice,
-    check_folds,
-    labels_of,
-    one_stratum,
-    ranks_of,
-    splitter_of,
-    sums_of_cells,
-)
 from .search import Equal, Grid, learns_from, maps_of, positive_array, search, sigma_grid
 from .solve import solve_cholesky, solve_problems, values_of
 
+_STREAM = 0xF01D5  # of random numbers, apart from those of other parts
 HAS_FOLDS = "a search scores folds of all rows. Call fit, or fit_batches."
 
 
@@ -149,6 +141,153 @@ def _summary_and_sums(model, summary_of, *batch):
     if summary.sample is None:
         return summary, None
     return summary, summed(planned(model, summary), *batch)
+
+
+# ---------------------------------------------------------------- folds
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """Folds of rows in batches: those of an integer `cv` for all rows in order.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n_strata,)
+        Labels that rows are stratified by.
+    ends : ndarray of int of shape (n_strata, n_cells)
+        Number of rows of a stratum in a cell and the ones before it.
+    starts : dict of int to ndarray
+        Number of rows of every stratum in earlier batches.
+    seed : int or None
+        Seed of random folds.
+    trained, tested : ndarray of bool of shape (n_splits, n_cells)
+        Which cells a split trains and tests on.
+    """
+
+    labels: np.ndarray
+    ends: np.ndarray
+    starts: dict
+    seed: int | None
+    trained: np.ndarray
+    tested: np.ndarray
+
+    @classmethod
+    def of(cls, cv, summary):
+        """Return the folds of a splitter, given the counts of a survey."""
+        numbers = sorted(summary.counts)
+        labels = np.unique(np.concatenate([summary.counts[k][0] for k in numbers]))
+        # In order of their first row, as scikit-learn stratifies.
+        totals, starts, order = np.zeros(len(labels), int), {}, []
+        for number in numbers:
+            names, counts, first = summary.counts[number]
+            codes, starts[number] = np.searchsorted(labels, names), totals
+            order += [code for code in codes[np.argsort(first)] if not totals[code]]
+            totals = totals + np.bincount(codes, counts, len(labels)).astype(int)
+        if hasattr(cv, "max_train_size"):
+            return cls._in_order(cv, labels, int(totals[0]), starts)
+        with naming("cv"):  # complains about too few rows, as it does for all rows
+            few = np.repeat(labels, np.minimum(totals, cv.n_splits))
+            next(cv.split(np.zeros((len(few), 1)), few))
+        k, sizes = np.arange(cv.n_splits), np.empty((len(labels), cv.n_splits), int)
+        if len(labels) == 1:  # the first folds have one more
+            sizes[0] = totals[0] // cv.n_splits + (k < totals[0] % cv.n_splits)
+        else:
+            ends = np.cumsum(totals[order])[:, None]
+            before = ends - totals[order][:, None]
+            # Every n_splits-th of the sorted rows belongs to a fold.
+            sizes[order] = (ends - k - 1) // cv.n_splits - (before - k - 1) // cv.n_splits
+        seed, tested = cv.random_state if cv.shuffle else None, np.eye(cv.n_splits, dtype=bool)
+        return cls(labels, sizes.cumsum(axis=1), starts, seed, ~tested, tested)
+
+    @classmethod
+    def _in_order(cls, cv, labels, n, starts):
+        """Return the folds of TimeSeriesSplit, whose sides are stretches of rows."""
+        with naming("cv"):
+            splits = [
+                [(rows[0], rows[-1] + 1) for rows in split] for split in cv.split(np.zeros((n, 1)))
+            ]
+        ends = np.unique([0, n, *np.ravel(splits)])
+        begins, ends = ends[:-1], ends[1:]
+        trained, tested = (
+            np.array([(side[k][0] <= begins) & (ends <= side[k][1]) for side in splits])
+            for k in (0, 1)
+        )
+        return cls(labels, ends[None], starts, None, trained, tested)
+
+    @property
+    def n_cells(self):
+        """Number of cells."""
+        return self.ends.shape[1]
+
+    def __call__(self, labels, number):
+        """Return the cell of every row of a batch, given the labels to stratify by."""
+        codes = np.searchsorted(self.labels, labels)
+        return self.of_ranks(codes, ranks_of(codes), number)
+
+    def of_ranks(self, codes, ranks, number):
+        """Return the cells of rows that are the ranks-th of their stratum in a batch."""
+        if self.seed is not None:
+            rng = np.random.default_rng([self.seed, _STREAM, number])
+            return (self.n_cells * rng.random(ranks.max() + 1)).astype(int)[ranks]
+        ranks = ranks + self.starts[number][codes]
+        return np.sum(self.ends[codes] <= ranks[:, None], axis=1)
+
+    def of_sample(self, labels, sample):
+        """Return the cells of the rows of a sample."""
+        codes, folds = np.searchsorted(self.labels, labels), np.empty(len(labels), int)
+        for number in np.unique(sample.batches):
+            in_batch = sample.batches == number
+            folds[in_batch] = self.of_ranks(codes[in_batch], sample.ranks[in_batch], number)
+        return folds
+
+
+def ranks_of(codes):
+    """Return for every row the number of earlier rows of its kind."""
+    order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes)
+    ranks = np.empty(len(codes), int)
+    ranks[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ranks
+
+
+def splitter_of(model):
+    """Return the splitter that `cv` stands for, if its folds can be found in batches."""
+    from sklearn.model_selection import KFold, StratifiedKFold, TimeSeriesSplit, check_cv
+
+    with naming("cv"):
+        cv = check_cv(model.cv, [0, 1], classifier=is_classifier(model))
+    is_seeded = isinstance(getattr(cv, "random_state", None), Integral)
+    if type(cv) is KFold and (not cv.shuffle or is_seeded):
+        return cv
+    if type(cv) is StratifiedKFold and not cv.shuffle and is_classifier(model):
+        return cv
+    if type(cv) is TimeSeriesSplit:
+        return cv
+    raise ValueError(
+        "cv must be an integer, KFold (with an integer random_state if it shuffles), "
+        "TimeSeriesSplit or, for classifiers, StratifiedKFold(shuffle=False), if rows come in "
+        "batches; got "
+        f"{model.cv!r}."
+    )
+
+
+def check_folds(records):
+    """Raise if a fold has no record."""
+    if any(record is None for record in records):
+        raise ValueError(
+            "cv must leave rows of positive weight to train and to test on in every fold, but one "
+            "has none."
+        )
+
+
+def labels_of(X, y):
+    """Return the labels that rows are stratified by, the same for all rows of several labels."""
+    return one_stratum(X, y) if is_multilabel(y) else check_labels("y", y)
+
+
+def one_stratum(X, y):
+    """Return the same label for all rows."""
+    return np.zeros(X.shape[0] if hasattr(X, "shape") else len(X), int)
 
 
 # ---------------------------------------------------------------- many maps and folds

@@ -9,8 +9,7 @@ import numpy as np
 from scipy.optimize import minimize, nnls
 from scipy.special import expit, log_expit, log_softmax, softmax
 
-from .decide import signs_of
-from .probabilities import coupled
+from .decide import coupled, signs_of
 
 # How values of pairs may become logarithms of odds: as they are, times a number, or as shares
 # (1 + value) / 2 with some slack, shown by its negative; averaged over the pairs, or coupled.

@@ -5,8 +5,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import is_array_api, like, namespace, rounding_of, to_host
 from .._typing import Array, Result
+from .base import Classification, in_dtype, probabilities_in
 from .kernel_regression import KernelRegression
-from .mixins import Classification, in_dtype, probabilities_in
 
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits

@@ -1,16 +1,95 @@
-"""Validated rows, and what is summed over them."""
+"""Rows: what is summed over them, what repeated ones are worth, and how they are split.
+
+Sums of the rows outside a fold are merged from those of the other folds and never subtracted: if a
+fold holds nearly everything that a query sees, a difference has no digits.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
+from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import take, to_host
-from ..features import fit_at_sigma, fit_to_statistics, sigma_of
+from .._batches import joined, merged
+from .._validation import as_numpy, check_labels, naming
+from .._warnings import warn
+from ..features import fit_at_sigma, fit_to_statistics, row_codes, sigma_of
 
+_SAMPLE = 0x5EA2C4  # of random numbers, apart from those of other parts
 _WEIGHT_BITS = 32  # weights on a common scale may differ by 2^32
+
+
+# ---------------------------------------------------------------- labels and targets
+
+
+def sorted_classes(classes):
+    """Return given classes in order, or raise if there are none."""
+    labels = check_labels("classes", classes)
+    if len(labels) == 0:
+        raise ValueError(f"classes must hold all labels that will ever occur, got {classes!r}.")
+    with naming("classes"):
+        return np.unique(labels)
+
+
+def is_multilabel(y):
+    """Return whether y has a column for each of several labels."""
+    with naming("y"):
+        shape = np.shape(y) if isinstance(y, (list, tuple)) else getattr(y, "shape", ())
+    return len(shape) == 2 and shape[1] > 1
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Targets of rows, computed block by block: scaled numbers, or -1 and 1 for every class.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n, T), or (n,) with classes
+        Numbers, or the codes of the classes.
+    unit : ndarray of shape (T,)
+        Powers of 2.
+    shape : tuple
+        () for a single target without an axis, otherwise (T,).
+    classes : ndarray of shape (T,), default=None
+        Codes of the classes whose targets are 1.
+    """
+
+    values: np.ndarray
+    unit: np.ndarray
+    shape: tuple
+    classes: np.ndarray | None = None
+
+    @classmethod
+    def of_numbers(cls, y):
+        """Return the targets of numbers, in units that make them about 1."""
+        values = y.reshape(len(y), -1)
+        largest = np.maximum(values.max(axis=0), -values.min(axis=0))
+        unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0))))
+        return cls(values, unit, y.shape[1:])
+
+    @classmethod
+    def of_classes(cls, codes, n_classes):
+        """Return -1 and 1 for every class, of two for the second alone."""
+        ones = np.arange(n_classes) if n_classes > 2 else np.array([1])
+        return cls(codes, np.ones(len(ones)), (), ones)
+
+    def __call__(self, rows):
+        """Return the targets of a slice of rows, or of their indices, (n, T)."""
+        if self.classes is None:
+            return self.values[rows] / self.unit
+        return np.where(self.values[rows, None] == self.classes, 1.0, -1.0)
+
+    def __getitem__(self, rows):
+        """Return the targets of some rows."""
+        return Targets(self.values[rows], self.unit, self.shape, self.classes)
+
+
+# ---------------------------------------------------------------- rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,3 +186,320 @@ class Data:
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
             arguments["sample_weight"] = self.fit_weights
         return arguments
+
+
+def class_factors(class_weight, classes, codes, weights, is_batch):
+    """Return the factors by which the weights of the rows of every class are multiplied."""
+    if isinstance(class_weight, dict):
+        with naming("class_weight"):
+            factors = np.array([class_weight.get(label, 1.0) for label in classes.tolist()], float)
+        if not ((factors >= 0) & (factors < np.inf)).all():
+            raise ValueError(f"class_weight must hold finite numbers >= 0, got {class_weight!r}.")
+        return factors
+    if is_batch:
+        raise ValueError(
+            "class_weight='balanced' needs all rows at once: pass a dict of factors, "
+            "or sample_weight, with batches."
+        )
+    totals = np.bincount(codes, weights, minlength=len(classes))
+    return totals.sum() / (len(totals) * totals)
+
+
+# ---------------------------------------------------------------- repetitions
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """How many independent rows weighted and repeated rows are worth.
+
+    The same row X with several targets is information; the same row with the same target, or a
+    weight above that of others, is not. So rows that are equal in X and target are merged, and
+    rows that share their X with other targets (J) count their weight, all others
+
+        F = sum_J w + (sum_rest sqrt w)^2 / sum_rest w,
+
+    which does not change if all weights are multiplied, and s = F / sum w.
+
+    Parameters
+    ----------
+    several : float
+        Weight of the rows whose X has several targets.
+    roots, single : float
+        Sums of the square roots of the weights, and of the weights, of the other rows.
+    n_distinct : int
+        Number of rows after merging.
+    """
+
+    several: float = 0.0
+    roots: float = 0.0
+    single: float = 0.0
+    n_distinct: int = 0
+
+    @property
+    def freedom(self):
+        """F."""
+        rest = self.roots * (self.roots / self.single) if self.single else 0.0
+        return self.several + rest
+
+    @property
+    def scale(self):
+        """The share s of its weight that a row counts."""
+        return self.freedom / (self.several + self.single)
+
+    def merge(self, other):
+        """Return the sizes of both; rows that are repeated across them are not seen."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Sizes(*(one + two for one, two in pairs))
+
+
+def merged_rows(data):
+    """Return the data with rows that are equal in X and targets merged, and their `Sizes`."""
+    of_x = row_codes(to_host(data.X))
+    labels = data.values.values
+    if labels.ndim == 2:
+        labels = labels[:, 0] if labels.shape[1] == 1 else row_codes(labels)
+    _, of_y = np.unique(labels, return_inverse=True)  # 0 is -0
+    _, first, number = np.unique(
+        of_x * (of_y.max() + 1) + of_y, return_index=True, return_inverse=True
+    )
+    if len(first) == len(number):
+        return data, _sizes(of_x, data.weights)
+    with np.errstate(over="ignore"):
+        weights = np.bincount(number, data.weights)
+    order = np.argsort(first)
+    data = data.part(first[order])
+    data = replace(data, sample_weight=weights[order])
+    return data, _sizes(of_x[first[order]], data.weights)
+
+
+@np.errstate(over="ignore")  # moments tell
+def _sizes(of_x, weights):
+    """Return the `Sizes` of distinct rows, given numbers of their X."""
+    is_several = np.bincount(of_x)[of_x] > 1
+    single = weights[~is_several]
+    return Sizes(
+        float(weights[is_several].sum()),
+        float(np.sqrt(single).sum()),
+        float(single.sum()),
+        len(weights),
+    )
+
+
+# ---------------------------------------------------------------- splits
+
+
+def splitter_for(cv, y, *, classifier):
+    """Return the splitter that `cv` stands for, with fewer folds if rows do not allow as many."""
+    from sklearn.model_selection import check_cv  # imported here because it uses megabytes
+
+    if isinstance(cv, Integral):
+        if classifier and y.ndim == 1:
+            most, what = np.unique(y, return_counts=True)[1].max(), "rows of a class"
+        else:
+            most, what = len(y), "rows"
+        if 2 <= most < cv:
+            # Of a single row there is no coefficient of determination.
+            n_folds = int(most) if what == "rows of a class" else max(int(most) // 2, 2)
+            message = f"cv={cv} needs as many {what}: {n_folds} folds are used."
+            warn(message, UserWarning)
+            cv = n_folds
+    return check_cv(cv, y, classifier=classifier)
+
+
+def splits_of(model, y, data, groups):
+    """Return the `Splits` of validated rows, given y as it was passed."""
+    y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
+    with naming("cv"):
+        cv = splitter_for(model.cv, y, classifier=is_classifier(model))
+        return Splits.of(cv, y, data, groups)
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Rows to train on and rows to test on.
+
+    Parameters
+    ----------
+    trains, tests : list of ndarray of int
+        Sorted row numbers, one array for each split.
+    n : int
+        Number of rows.
+    """
+
+    trains: list
+    tests: list
+    n: int
+
+    @classmethod
+    def of(cls, cv, y, data, groups=None):
+        """Return the splits of a splitter, in row numbers of some data."""
+        n, trains, tests = len(y), [], []
+        place = np.full(n, -1)
+        place[data.numbers] = np.arange(len(data.numbers))
+        for number, split in enumerate(cv.split(np.zeros((n, 1)), y, groups)):
+            train, test = (np.arange(n)[rows] for rows in split)
+            times = np.bincount(train, minlength=n)
+            if times.max() > 1:
+                row = int(np.argmax(times > 1))
+                raise ValueError(
+                    f"cv must not train on a row more than once, but row {row} is {times[row]} "
+                    f"times in the training set of split {number}: use sample_weight."
+                )
+            train, test = (np.sort(place[rows]) for rows in (train, test))
+            trains.append(train[train >= 0])
+            tests.append(test[test >= 0])
+            if not (len(trains[-1]) and len(tests[-1])):
+                raise ValueError(
+                    "cv must leave rows of positive weight to train and to test on, but split "
+                    f"{number} has {len(trains[-1])} to train and {len(tests[-1])} to test on, of "
+                    f"{len(data.numbers)}."
+                )
+        if not tests:
+            raise ValueError(f"cv must give at least one split, got {cv!r}.")
+        return cls(trains, tests, len(data.numbers))
+
+    def __len__(self):
+        return len(self.tests)
+
+    def among(self, rows, cv):
+        """Return the splits of some of the rows, leaving out those without rows on a side."""
+        place = np.full(self.n, -1)
+        place[rows] = np.arange(len(rows))
+        pairs = [
+            [part[part >= 0] for part in (place[train], place[test])]
+            for train, test in zip(self.trains, self.tests, strict=True)
+        ]
+        pairs = [pair for pair in pairs if all(map(len, pair))]
+        if not pairs:
+            raise ValueError(
+                f"cv must hold out some of the {len(rows):,} rows that a search looks at, got "
+                f"{cv!r}."
+            )
+        return Splits(*map(list, zip(*pairs, strict=True)), len(rows))
+
+    def moved(self, place):
+        """Return the splits of rows that were moved to other places."""
+        trains, tests = (
+            [np.sort(place[rows]) for rows in side] for side in (self.trains, self.tests)
+        )
+        return Splits(trains, tests, self.n)
+
+    def largest(self):
+        """Return the split that trains on the most rows alone, the first of equals."""
+        k = int(np.argmax([len(train) for train in self.trains]))
+        return Splits([self.trains[k]], [self.tests[k]], self.n)
+
+    @cached_property
+    def cells(self):
+        """Return the cells of rows that splits never divide, and which of them each trains on.
+
+        They are None if there are so many that it is cheaper to read the rows of every split.
+        """
+        is_used = np.zeros((self.n, 2 * len(self)), bool)
+        for k, (train, test) in enumerate(zip(self.trains, self.tests, strict=True)):
+            is_used[train, k] = is_used[test, len(self) + k] = True
+        kinds, cell = np.unique(np.packbits(is_used, axis=1), axis=0, return_inverse=True)
+        if len(kinds) > 2 * len(self) + 1:
+            return None
+        cells = [np.flatnonzero(cell == k) for k in range(len(kinds))]
+        first = [rows[0] for rows in cells]
+        order = np.argsort(first)
+        trained = np.array([is_used[first[k], : len(self)] for k in order]).T
+        return [cells[k] for k in order], trained
+
+
+def contiguous(data, splits):
+    """Return the rows in the order of their cells and groups, and their splits.
+
+    Parts of them are then read without a copy.
+    """
+    if splits.cells is None:
+        return data, splits
+    cells, _ = splits.cells
+    order = np.concatenate([rows[np.argsort(data.groups[rows], kind="stable")] for rows in cells])
+    return data.part(order), splits.moved(np.argsort(order))
+
+
+def sums_of_splits(nothing, data, splits):
+    """Return the sums of the rows that every split trains on, and those of all rows.
+
+    Every row is summed once, and sums are merged, never subtracted.
+
+    Parameters
+    ----------
+    nothing : fit
+        The sums of no rows, with ``added`` and ``merge``.
+    data : Data
+        All rows.
+    splits : Splits
+        Of these rows.
+    """
+    if splits.cells is None:
+        trains = [nothing.added(data.part(as_slice(train))) for train in splits.trains]
+        return trains, nothing.added(data)
+    (cells, trained), sums, before = splits.cells, [], nothing
+    for rows in cells:
+        sums.append(before.added(data.part(as_slice(rows))))
+        before = sums[-1].emptied
+    return sums_of_cells(sums, trained)
+
+
+def sums_of_cells(sums, are_in):
+    """Return the sums of several sets of cells, and those of all.
+
+    Parameters
+    ----------
+    sums : list
+        Of every cell; None adds nothing.
+    are_in : ndarray of bool of shape (n_sets, n_cells)
+        Which cells a set has.
+    """
+    others, total = all_but_one(sums)
+    sets = []
+    for is_in in are_in:
+        left_out = np.flatnonzero(~is_in)
+        if len(left_out) == 1:
+            sets.append(others[left_out[0]])
+        else:
+            sets.append(merged(sums[k] for k in np.flatnonzero(is_in)))
+    return sets, total
+
+
+def stratified(codes, most, least=0):
+    """Return the sorted numbers of some rows of every class, in proportion to its size.
+
+    Parameters
+    ----------
+    codes : ndarray of int of shape (n,)
+        Classes of the rows.
+    most : int
+        About how many rows.
+    least : int, default=0
+        Rows of a class that are taken in any case, if it has as many.
+    """
+    # Not the stream of splitters with the seed 0, whose tests would be what is left out.
+    rng, chosen = np.random.default_rng(_SAMPLE), []
+    for k, count in enumerate(np.bincount(codes)):
+        share = round(most * count / len(codes))
+        rows = rng.permutation(np.flatnonzero(codes == k))
+        chosen.append(rows[: max(share, least)])
+    return np.sort(np.concatenate(chosen))
+
+
+def all_but_one(sums):
+    """Return for every part the sums of all others, and those of all.
+
+    They are merged from both sides, because a subtraction would lose digits.
+    """
+
+    def merged(parts):
+        return list(accumulate([None, *parts], joined))
+
+    before, after = merged(sums), merged(reversed(sums))[::-1]
+    return [joined(*pair) for pair in zip(before, after[1:], strict=False)], before[-1]
+
+
+def as_slice(rows):
+    """Return row indices as a slice if they are consecutive."""
+    start, stop = rows[0], rows[0] + len(rows)
+    return slice(start, stop) if np.array_equal(rows, np.arange(start, stop)) else rows

@@ -4,10 +4,9 @@ import numpy as np
 
 from .._warnings import warn
 from ..features import as_feature_map
-from .blocks import beside_threads
+from .data import merged_rows
 from .held import leave_one_out_errors
-from .moments import moments_of_rows
-from .problems import merged
+from .moments import beside_threads, moments_of_rows
 from .solve import Spectrum
 
 _ROWS = 2000  # at most
@@ -29,10 +28,10 @@ def sigma_by_evidence(feature_map, data):
     data : Data
         Rows, of which at most 2,000 distinct ones are used.
     """
-    scale, (data, sizes) = data.resolved("scale"), merged(data)
+    scale, (data, sizes) = data.resolved("scale"), merged_rows(data)
     if len(data.y) > _ROWS:
         rows = np.random.default_rng(0).permutation(len(data.y))[:_ROWS]
-        data, sizes = merged(data.part(np.sort(rows)))
+        data, sizes = merged_rows(data.part(np.sort(rows)))
     fit = data.fit_at_sigma(feature_map)
 
     def loss(sigma):

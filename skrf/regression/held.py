@@ -19,16 +19,11 @@ from sklearn.utils import gen_batches
 
 from .._arrays import rounding_of, take, to_host
 from ..features import ClusterNystroem, as_feature_map, columns_of, row_codes
-from .basis import features_of, held_features
-from .blocks import beside_threads
-from .data import Data
-from .decide import best_classes
-from .moments import moments_of_groups
+from .data import Data, Splits, as_slice, stratified, sums_of_splits
+from .decide import best_classes, losses
+from .moments import RidgeSums, beside_threads, features_of, held_features, moments_of_groups
 from .near_far import Ground, NearFarRows, check_leaves, parts_of, sampled
-from .probabilities import losses
-from .ridge_sums import RidgeSums
 from .rows import RowSystem, kernel_values
-from .sample import Splits, as_slice, stratified, sums_of_splits
 from .solve import Solution, Spectrum, solve_problems, values_of
 
 _MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB

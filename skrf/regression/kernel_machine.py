@@ -23,16 +23,12 @@ from .._validation import (
     drop_zero_weights,
 )
 from ..features import row_codes
-from .blend import (
-    PairCalibration,
-    weights_of_classes,
-    weights_of_numbers,
-    weights_of_two_classes,
-)
+from .base import score
+from .blend import PairCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
+from .data import class_factors
+from .decide import of_pairs
 from .members import Asked, Half, Kernel, Limits, Trials, judged_member
-from .mixins import score
 from .near_far import parts_of
-from .problems import class_factors, of_pairs
 from .table import Table, categories_of, read_columns
 
 _AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")

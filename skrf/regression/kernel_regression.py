@@ -13,10 +13,10 @@ from .._validation import StrOptions, validate_rows
 from ..exceptions import FeatureCollapseWarning
 from ..features import ClusterQuantizer, suits_ratios
 from .base import SIGMA, KernelEstimator
-from .blocks import beside_threads
-from .exact import ExactMap
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
+from .moments import beside_threads
+from .rows import ExactMap
 from .search import maps_of
 
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent

@@ -12,10 +12,10 @@ from .._typing import Array, RandomState, Transformer
 from .._validation import HasMethods, Interval, commit
 from .._warnings import note_names, once
 from .batches import HAS_FOLDS, kernel_searches
-from .blocks import beside_threads
 from .classifier import KernelRegressionClassifier
+from .data import as_slice, contiguous, splits_of, sums_of_splits
+from .moments import beside_threads
 from .regressor import KernelRegressor
-from .sample import as_slice, contiguous, splits_of, sums_of_splits
 from .scoring import scorer_of
 from .search import Equal, Grid, check_gaussian, learns_from, maps_of, search, sigma_grid
 

@@ -14,7 +14,7 @@ from .._arrays import to_host
 from .._sums import exp_max_one, finite
 from ..features import by_first, row_codes, spread_rows
 from ..statistics import standardised
-from .exact import ExactMap
+from .rows import ExactMap
 from .search import Equal, maps_of
 
 _ROWS = 2000  # at most, of other maps than the exact kernel

@@ -14,9 +14,9 @@ from scipy.special import expit
 from sklearn.utils import gen_batches
 
 from .. import _kernels
+from .decide import Problem
 from .feature_machine import Directions, Multipliers, rounds
 from .near_far import Distinct, Ground, Spread, Tree, leaves_of, left_out, sampled, solve_near_far
-from .problems import Problem
 
 _RANK = 1e-5  # of the landmarks' kernel, relative to the largest eigenvalue: less is rounding
 _N_MEDIAN = 1000  # rows whose distances give the unit of widths

@@ -1,11 +1,20 @@
-"""Second moments of features and targets, which are all that ridge regression needs of rows."""
+"""Features of rows in blocks, and their second moments: all that ridge regression needs of rows.
+
+Ridge regression depends on features through their inner products alone. Where there are fewer rows
+than features, rows are written in an orthonormal basis of the space that they span: as many numbers
+as rows, with the same inner products.
+"""
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dtrtrs
 
+from .. import _kernels
 from .._arrays import (
     arithmetic,
     cast,
@@ -18,12 +27,16 @@ from .._arrays import (
     to_host,
 )
 from .._memory import check_fits
-from .._sums import Memory, exp_max_one, transposed
-from .._threads import Scratch
-from ..features import in_range
-from .blocks import blocks_of
-from .problems import Targets
+from .._sums import Memory, Rows, exp_max_one, transposed
+from .._threads import Scratch, block_rows, map_rows, serial_blas
+from .._warnings import once
+from ..features import FeatureMap, in_range
+from .data import Sizes, Targets, merged_rows
+from .solve import Solution
 
+BLOCK_ROWS = 1024
+_TORCH_ROWS = 2**14  # of a block: other libraries use threads inside an operation
+_MAGNIFICATION = 1e9  # condition of the landmarks' kernel beyond which the root drops directions
 _FIRST_ROWS = 256  # used to find approximate means
 # Large blocks, because adding up their products costs the squared number of columns per block.
 _BLOCK, _PARTS = 2**20, 16
@@ -33,6 +46,46 @@ _HELD_RUNS, _HELD_NUMBERS = 16, 2**24  # of sums of runs, held at once
 _MANY_ROWS = 4  # per column, from which a matrix is applied to sums
 _MAGNIFIED = 1e-6  # rounding of moments, of the ridge: predictions then differ by less than 1e-8
 _SINGLE = 1e-7  # relative error of products in float32, with a margin
+FEW_ROWS = 2048  # up to which the exact kernel is a feature map, with every row a landmark
+# Rounding of exponentials times coefficients stays below 1e-9 of the targets.
+_LARGEST_COEF = 1e-9 / np.finfo(float).eps
+
+
+# ---------------------------------------------------------------- blocks
+
+
+def blocks_of(feature_map, X):
+    """Return the size of a block of rows, and a `map` over blocks, threaded where allowed.
+
+    Compiled sines and cosines are loaded if the features are many.
+    """
+    n_columns = feature_map.n_columns
+    if is_array_api(X):
+        size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
+        return size, _map_in_turn
+    work = [X.shape[0] * n for n in (feature_map.n_sines, feature_map.n_transformed)]
+    if any(work):
+        # Long rows of float32 are mapped in float64; the first ones tell.
+        _kernels.load(in_range(feature_map, X[:BLOCK_ROWS]), *work)
+    if not feature_map.is_parallel:
+        return BLOCK_ROWS, _map_in_turn
+    size = block_rows(X.shape[0], n_columns, X.shape[1])
+    return size, map_rows
+
+
+def beside_threads(feature_map):
+    """Limit BLAS to one thread if features of a map come from our threads."""
+    is_feature_map = hasattr(feature_map, "_learns_from")
+    is_parallel = is_feature_map or getattr(feature_map, "is_parallel", False)
+    return serial_blas() if is_parallel else nullcontext()
+
+
+def _map_in_turn(function, n_rows, size, start=0):
+    with once():  # maps of other packages may hold ours, and warn in every block
+        return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
+
+
+# ---------------------------------------------------------------- features
 
 
 def plain_features(feature_map, X, memory, n_more=0):
@@ -69,6 +122,70 @@ def check_range(values):
             "Features of X, or their products, exceed the range of floats: use a smaller sigma, "
             "rows of float64, or a map with positive features, whose rows are normalised."
         )
+
+
+class HeldMap(FeatureMap):
+    """Map that reads features in place of rows.
+
+    Parameters
+    ----------
+    n_columns : int
+        Number of features.
+    """
+
+    n_features = n_columns = None
+    is_positive = False
+
+    def __init__(self, n_columns):
+        self.n_columns = n_columns
+
+    def __call__(self, X):
+        """Return the `Rows`."""
+        return Rows(X, np.zeros((len(X), 1), X.dtype))
+
+
+def features_of(feature_map, X):
+    """Return the features of rows on the host in float64, as ridge regression reads them."""
+    if isinstance(feature_map, HeldMap):
+        return X
+    memory = Memory()
+
+    def block(rows):
+        values = to_host(plain_features(feature_map, X[rows, :], memory))
+        return values.astype(np.float64)  # a copy: the next block reuses the memory
+
+    size, map_blocks = blocks_of(feature_map, X)
+    return np.concatenate(map_blocks(block, X.shape[0], size))
+
+
+def held_features(feature_map, *parts):
+    """Return a map that reads features in place of rows, and the parts with their features.
+
+    Fewer rows than features have fewer numbers instead, with the same inner products.
+    """
+    features = np.concatenate([_coordinates(feature_map, part.X) for part in parts])
+    if len(features) < features.shape[1]:
+        features = np.ascontiguousarray(np.linalg.qr(features.T, mode="r").T)
+    ends = np.cumsum([part.X.shape[0] for part in parts])
+    rows = np.split(features, ends[:-1])
+    return HeldMap(features.shape[1]), [
+        replace(part, X=values) for part, values in zip(parts, rows, strict=True)
+    ]
+
+
+def in_basis(feature_map, X):
+    """Return an orthonormal basis of few rows' features, and a map and rows of the coordinates."""
+    basis, triangle = np.linalg.qr(features_of(feature_map, X).T)
+    return basis, HeldMap(len(triangle)), np.ascontiguousarray(triangle.T)
+
+
+def _coordinates(feature_map, X):
+    """Return the features of rows, or others with the same inner products that are cheaper."""
+    lower, magnification = feature_map.cholesky
+    if lower is None or magnification * feature_map.n_columns > _MAGNIFICATION:
+        return features_of(feature_map, X)
+    features = features_of(feature_map.inner, X)
+    return dtrtrs(lower, features.T, lower=1)[0].T
 
 
 # ---------------------------------------------------------------- moments
@@ -359,3 +476,146 @@ def moments_of_groups(feature_map, X, codes, n_groups, weights, least_alpha=0.0)
             weight[group], mean[group] = part.weight[0], part.mean[0]
             products[group] = part.products[0]
     return Moments(weight, mean, products, nothing.unit)
+
+
+# ---------------------------------------------------------------- fits
+
+
+def choose_solver(feature_map, n_rows, n_columns, *, is_of_pairs=False):
+    """Return what a ridge regression is solved in: "pairs", "rows" or "columns".
+
+    Parameters
+    ----------
+    feature_map : str or object
+        The parameter.
+    n_rows : int
+        Number of rows.
+    n_columns : int or None
+        Number of features, if it is known.
+    is_of_pairs : bool, default=False
+        Whether classes are decided in pairs, with a given alpha.
+
+    Returns
+    -------
+    str
+        In this order, with n rows and M columns:
+
+        - "pairs", for the exact kernel of more than 2,048 rows, if classes are decided in pairs:
+          matrices of the rows of two classes.
+        - "rows", for at most M / 2 rows: features in a basis of the rows, so n^3 in place of M^3.
+        - "columns", otherwise: second moments of the features, n M^2 + M^3.
+    """
+    if isinstance(feature_map, str) and is_of_pairs and n_rows > FEW_ROWS:
+        return "pairs"
+    if n_columns is not None and 2 * n_rows <= n_columns:
+        return "rows"
+    return "columns"
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeSums:
+    """Feature maps with the moments of all rows so far and, at the end, the solution; immutable.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the estimator at its first fit.
+    maps : tuple of FeatureMap
+        Maps of queries and keys; only the first is used.
+    shape : tuple
+        As in `Targets`.
+    n_groups : int
+        Number of classes whose moments are kept apart; 0 if all rows are summed together.
+    least_alpha : float
+        The smallest ridge that may be added, or 0 if that is not known.
+    total : float, default=None
+        Weight of all rows that will be solved for, if they are known to come at once.
+    has_sizes : bool, default=False
+        Whether to count what repeated and weighted rows are worth.
+    moments : Moments, default=None
+        Moments of all rows so far.
+    sizes : Sizes, default=None
+        What these are worth.
+    basis : ndarray of shape (M, r), default=None
+        Orthonormal columns that span few rows, if moments are those of coordinates in them.
+    exact : ExactRows or NearFarRows, default=None
+        All rows themselves, for the exact kernel of pairs of classes, or within leaves.
+    solution : Solution, default=None
+        The solution.
+    """
+
+    params: dict
+    maps: tuple
+    shape: tuple
+    n_groups: int
+    least_alpha: float
+    total: float | None = None
+    has_sizes: bool = False
+    moments: Moments | None = None
+    sizes: Sizes | None = None
+    basis: np.ndarray | None = None
+    exact: Any = None
+    solution: Solution | None = None
+
+    @property
+    def emptied(self):
+        """The fit before the first row."""
+        return replace(self, moments=None, sizes=None, basis=None)
+
+    @property
+    def n_columns(self):
+        """Number of numbers that are solved for at once."""
+        return self.moments.n_columns if self.exact is None else self.exact.n_columns
+
+    @cached_property
+    def reader(self):
+        """What predicts: the map and the solution, or those of the inner map where it is precise.
+
+        Targets are about 1 in the units of the coefficients.
+        """
+        feature_map = self.maps[0]
+        if feature_map.inner is None or self.solution.reads_rows:
+            return feature_map, self.solution
+        coef = feature_map.matrix @ self.solution.coef
+        if np.abs(coef).sum(axis=0).max() > _LARGEST_COEF:
+            return feature_map, self.solution
+        return feature_map.inner, replace(self.solution, coef=coef)
+
+    def added(self, data):
+        """Return an unsolved fit with more rows."""
+        if self.exact is not None:  # it has them
+            return self
+        sizes = merged_rows(data)[1] if self.has_sizes else None
+        total = self.total or (
+            data.total if self.moments is None else self.moments.total + data.total
+        )
+        share = data.total / total if total < np.inf else 0.0
+        feature_map, X, basis, least = self.maps[0], data.X, None, share * self.least_alpha
+        is_whole = self.moments is None and data.total == self.total
+        with beside_threads(feature_map):
+            if is_whole and choose_solver(None, len(data.y), feature_map.n_columns) == "rows":
+                basis, feature_map, X = in_basis(feature_map, X)
+            if self.n_groups:
+                rows = X, data.values.values, self.n_groups, data.sample_weight
+                moments = moments_of_groups(feature_map, *rows, least)
+            else:
+                moments = moments_of_rows(feature_map, X, data.values, data.sample_weight, least)
+        return self.merge(replace(self, moments=moments, sizes=sizes, basis=basis))
+
+    def merge(self, other):
+        """Return an unsolved fit to the rows of both."""
+        if self.moments is None or other.moments is None:
+            return self if other.moments is None else other
+        moments = self._of_features.merge(other._of_features)
+        sizes = self.sizes and self.sizes.merge(other.sizes)
+        return replace(self, moments=moments, sizes=sizes, basis=None, solution=None)
+
+    @property
+    def _of_features(self):
+        """The moments of the features themselves."""
+        if self.basis is None:
+            return self.moments
+        n_columns, n_targets = len(self.basis), len(self.moments.unit)
+        n_bytes = max(self.n_groups, 1) * bytes_of_moments(n_columns, n_targets)
+        check_fits(n_bytes, f"feature_map with {n_columns} columns", "their second moments")
+        return self.moments.times(self.basis.T)

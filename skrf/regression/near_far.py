@@ -603,6 +603,7 @@ class NearFarSolution(Solution):
     ground: Ground | None = None
     rows: np.ndarray | None = None
     far: np.ndarray | None = None
+    reads_rows = True
 
     def values_at(self, features, X):
         """Return the regressions at rows, (n, V), given their features."""

@@ -7,8 +7,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import namespace
 from .._typing import Array, Result
+from .base import Regression, predictions_in
 from .kernel_regression import KernelRegression
-from .mixins import Regression, predictions_in
 
 _DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
 

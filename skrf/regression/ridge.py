@@ -23,9 +23,8 @@ from .._validation import (
     validate_rows,
 )
 from ..features import ClusterNystroem, RFFSampler
-from .base import SIGMA, KernelEstimator
-from .basis import features_of
-from .blocks import blocks_of
+from .base import SIGMA, Classification, KernelEstimator, Regression, in_dtype, predictions_in
+from .data import Targets, class_factors, merged_rows
 from .decide import (
     DECISIONS,
     Argmax,
@@ -36,13 +35,17 @@ from .decide import (
     name_of,
 )
 from .evidence import check_noise_by_leave_one_out, check_sizes, sigma_by_evidence
-from .exact import KernelMap
-from .mixins import Classification, Regression, in_dtype, predictions_in
-from .moments import bytes_of_moments, check_range, plain_features
-from .near_far import NearFarRows, NearFarSolution, check_leaves
-from .problems import Targets, class_factors, merged
-from .ridge_sums import RidgeSums, choose_solver
-from .rows import ExactRows
+from .moments import (
+    RidgeSums,
+    blocks_of,
+    bytes_of_moments,
+    check_range,
+    choose_solver,
+    features_of,
+    plain_features,
+)
+from .near_far import NearFarRows, check_leaves
+from .rows import ExactRows, KernelMap
 from .search import maps_of
 from .solve import Spectrum, solve_posterior, solve_problems
 
@@ -50,11 +53,6 @@ POSITIVE = Interval(Real, 0, None, closed="neither")
 LEAVES = [Interval(Integral, 2, None, closed="left"), None]
 _WAVES = 1024  # frequencies of what landmarks lack of a drawn function
 _DRAWN = 2**22  # numbers of the weights of waves that are held at once
-
-
-def _keeps_rows(fitted):
-    """Return whether a fit has exact leaves, so that features are not all of the model."""
-    return isinstance(fitted.solution, NearFarSolution)
 
 
 class Ridge(KernelEstimator):
@@ -119,7 +117,7 @@ class Ridge(KernelEstimator):
                 f"max_leaf_size={most} needs alpha to be a number, got {self.alpha!r}."
             )
         exact = NearFarRows.of(fitted.maps[0], data, most)
-        sizes = merged(data)[1] if self._takes_sizes else None
+        sizes = merged_rows(data)[1] if self._takes_sizes else None
         return replace(fitted, n_groups=0, exact=exact, sizes=sizes)
 
     def _bytes_of_sums(self, n_columns, data):
@@ -161,7 +159,7 @@ class Ridge(KernelEstimator):
     def _hold(self, fitted):
         coef, intercept = map(read_only, self._linear(fitted.solution))
         self.alpha_, self.intercept_ = fitted.solution.alpha, intercept
-        if not isinstance(fitted.maps[0], KernelMap) and not _keeps_rows(fitted):
+        if not isinstance(fitted.maps[0], KernelMap) and not fitted.solution.reads_rows:
             self.component_coef_ = coef.T
         return super()._hold(fitted)
 
@@ -338,7 +336,7 @@ class ApproxKernelRidge(Regression, Ridge):
             self.noise_variance_ = read_only(fitted.solution.posterior.deviation**2)
         if not fitted.shape:
             self.intercept_ = float(self.intercept_[0])
-            if not _keeps_rows(fitted):
+            if not fitted.solution.reads_rows:
                 self.component_coef_ = self.component_coef_[0]
         return self
 
@@ -453,7 +451,7 @@ class ApproxKernelRidge(Regression, Ridge):
         Wilson et al., Efficiently sampling functions from Gaussian process posteriors (2020).
         """
         check_is_fitted(self)
-        if _keeps_rows(self._fitted):
+        if self._fitted.solution.reads_rows:
             raise ValueError(
                 "sample_y draws no functions of a model that was fitted with max_leaf_size: use "
                 "return_cov, or fit with max_leaf_size=None."

@@ -18,15 +18,14 @@ from .._typing import Array, RandomState, Result, Transformer
 from .._validation import Interval, commit
 from .._warnings import note_names, once
 from ..features import ClusterNystroem
+from .base import probabilities_in
 from .batches import HAS_FOLDS, passes, ridge_searches
-from .blocks import beside_threads
-from .decide import DECISIONS, Argmax, Decision, name_of
+from .data import Splits, splits_of
+from .decide import DECISIONS, Argmax, Calibration, Decision, name_of
 from .held import leave_one_out_errors
-from .mixins import probabilities_in
-from .probabilities import Calibration
+from .moments import beside_threads
 from .ridge import LEAVES, ApproxKernelRidge, ApproxKernelRidgeClassifier, Ridge
 from .ridge_search import SearchRows, Task, best_scores, searched
-from .sample import Splits, splits_of
 from .scoring import scorer_of
 from .search import ROUNDING, Equal, Grid, learns_from, positive_array, search, sigma_grid
 from .solve import Spectrum

@@ -16,11 +16,9 @@ import numpy as np
 from sklearn.base import clone
 
 from ..features import ClusterNystroem
-from .data import Data
-from .decide import DECISIONS, Decision, name_of, signs_of
+from .data import Data, Splits, contiguous, stratified
+from .decide import DECISIONS, Decision, best_scale, name_of, signs_of
 from .held import FeatureSource, KernelSource, LeafSource
-from .probabilities import best_scale
-from .sample import Splits, contiguous, stratified
 from .scoring import KnownDecisions, KnownLabels, KnownPredictions
 from .search import ROUNDING, Equal, Grid, search
 

@@ -6,8 +6,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from .._arrays import rounding_of
-from .decide import best_classes
-from .probabilities import Calibration
+from .decide import Calibration, best_classes
 
 
 class KnownPredictions(RegressorMixin, BaseEstimator):

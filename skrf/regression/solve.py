@@ -45,6 +45,7 @@ class Solution:
     shares: np.ndarray | None = None
     class_values: np.ndarray | None = None
     posterior: "Posterior | None" = None
+    reads_rows = False  # whether values depend on the rows as well as on their features
 
     @property
     def linear(self):
@@ -56,8 +57,6 @@ class Solution:
         values = features @ like(self.coef, features)
         values = cast(values, namespace(values).float64)
         return values * like(self.unit, values) + like(self.intercept, values)
-
-    # Where values depend on the rows as well, these three do.
 
     def values_at(self, features, X):
         """Return the regressions at rows, (n, V), given their features."""
@@ -188,50 +187,6 @@ class Posterior:
             changes += normal[:-1] * prior
         offset = normal[-1] / np.sqrt(self.freedom) - np.tensordot(self.mean, changes, 1)
         return changes, offset
-
-
-@dataclass(frozen=True, eq=False)
-class Sizes:
-    """How many independent rows weighted and repeated rows are worth.
-
-    The same row X with several targets is information; the same row with the same target, or a
-    weight above that of others, is not. So rows that are equal in X and target are merged, and
-    rows that share their X with other targets (J) count their weight, all others
-
-        F = sum_J w + (sum_rest sqrt w)^2 / sum_rest w,
-
-    which does not change if all weights are multiplied, and s = F / sum w.
-
-    Parameters
-    ----------
-    several : float
-        Weight of the rows whose X has several targets.
-    roots, single : float
-        Sums of the square roots of the weights, and of the weights, of the other rows.
-    n_distinct : int
-        Number of rows after merging.
-    """
-
-    several: float = 0.0
-    roots: float = 0.0
-    single: float = 0.0
-    n_distinct: int = 0
-
-    @property
-    def freedom(self):
-        """F."""
-        rest = self.roots * (self.roots / self.single) if self.single else 0.0
-        return self.several + rest
-
-    @property
-    def scale(self):
-        """The share s of its weight that a row counts."""
-        return self.freedom / (self.several + self.single)
-
-    def merge(self, other):
-        """Return the sizes of both; rows that are repeated across them are not seen."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Sizes(*(one + two for one, two in pairs))
 
 
 def solution_of(moments, alpha, coef, posterior):
