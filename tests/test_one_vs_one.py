@@ -28,14 +28,8 @@ from skrf.regression import OneVsOne, decide
 from skrf.regression.data import Targets, stratified
 from skrf.regression.decide import Argmax, best_classes, of_pairs, votes
 from skrf.regression.moments import moments_of_groups, moments_of_rows
-from skrf.regression.ridge_search import (
-    Candidate,
-    Task,
-    at_one_sigma,
-    candidate_sigmas,
-    of_two_classes,
-)
 from skrf.regression.rows import RowSystem
+from skrf.regression.search import Candidate, Task, at_one_sigma, candidate_sigmas, of_two_classes
 from skrf.regression.solve import solve_problems
 
 RNG = np.random.default_rng(0)
@@ -598,7 +592,7 @@ EXACT = ApproxKernelRidgeClassifier("exact", sigma=0.7, alpha=0.05, decision="on
 def in_rows(monkeypatch):
     """Solve pairs of 50 and more rows in these, and compare on at most 200 rows."""
     monkeypatch.setattr("skrf.regression.moments.FEW_ROWS", 49)
-    monkeypatch.setattr("skrf.regression.ridge_search._MOST_EXACT", 200)
+    monkeypatch.setattr("skrf.regression.search._MOST_EXACT", 200)
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
@@ -706,7 +700,7 @@ def test_a_search_in_rows_looks_at_a_part_of_many_rows(in_rows):
 
 
 def test_the_rows_of_a_search_are_not_those_of_splitters(in_rows, monkeypatch):
-    monkeypatch.setattr("skrf.regression.ridge_search._RARE", 3)
+    monkeypatch.setattr("skrf.regression.search._RARE", 3)
     cv = StratifiedShuffleSplit(3, test_size=0.2, random_state=0)
     search = ApproxKernelRidgeClassifierCV(
         "exact", sigmas=[1.0], alphas=[0.1], cv=cv, subsample=150
@@ -724,14 +718,14 @@ def test_the_rows_of_a_search_are_not_those_of_splitters(in_rows, monkeypatch):
 def test_more_rows_may_ask_for_a_narrower_kernel(monkeypatch, in_rows):
     rows = np.random.default_rng(3).uniform(-3, 3, size=(900, 2))
     cells = np.floor(1.2 * rows).astype(int) @ [1, 3] % 4  # a checkerboard of four classes
-    monkeypatch.setattr("skrf.regression.ridge_search._RARE", 3)
+    monkeypatch.setattr("skrf.regression.search._RARE", 3)
     given = {"sigmas": [0.3, 1.0, 3.0], "alphas": [1e-3, 1e-1, 10.0], "subsample": 120}
     few = ApproxKernelRidgeClassifierCV("exact", **given)
     with monkeypatch.context() as context:
-        compared = "skrf.regression.ridge_search._compared"
+        compared = "skrf.regression.search._compared"
         context.setattr(compared, lambda task, source, chosen, _: (chosen, None))
         plain = few.fit(rows, cells)
-    monkeypatch.setattr("skrf.regression.ridge_search._MOST_EXACT", 900)
+    monkeypatch.setattr("skrf.regression.search._MOST_EXACT", 900)
     model = ApproxKernelRidgeClassifierCV("exact", **given).fit(rows, cells)
     assert (model.sigma_, model.alpha_) != (plain.sigma_, plain.alpha_)
     assert model.sigma_ >= plain.sigma_ and model.alpha_ <= plain.alpha_

@@ -45,7 +45,7 @@ from skrf import (
 )
 from skrf.regression import ridge
 from skrf.regression.decide import votes
-from skrf.regression.scoring import KnownDecisions
+from skrf.regression.search import KnownDecisions
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(80, 3))

@@ -5,14 +5,21 @@ it needs from the training set is one sum of key features per class (or target),
 one pass, `partial_fit` is exact, and the order of the rows does not matter.
 """
 
-from .classifier import KernelRegressionClassifier
 from .decide import Argmax, Decision, Discriminants, OneVsOne, Problem
 from .kernel_machine import KernelMachineClassifier, KernelMachineRegressor
-from .kernel_regression_cv import KernelRegressionClassifierCV, KernelRegressorCV
-from .regressor import KernelRegressor
+from .kernel_regression import (
+    KernelRegressionClassifier,
+    KernelRegressionClassifierCV,
+    KernelRegressor,
+    KernelRegressorCV,
+)
 from .relevance import RelevanceProjection, RelevanceScaler
-from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier
-from .ridge_cv import ApproxKernelRidgeClassifierCV, ApproxKernelRidgeCV
+from .ridge import (
+    ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
+)
 
 __all__ = [
     "ApproxKernelRidge",

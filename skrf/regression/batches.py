@@ -21,8 +21,19 @@ from .data import as_slice, is_multilabel, sorted_classes, sums_of_cells
 from .decide import best_scale
 from .held import Held
 from .moments import features_of
-from .ridge_search import Candidate, Task, candidate_sigmas, decided
-from .search import Equal, Grid, learns_from, maps_of, positive_array, search, sigma_grid
+from .search import (
+    Candidate,
+    Equal,
+    Grid,
+    Task,
+    candidate_sigmas,
+    decided,
+    learns_from,
+    maps_of,
+    positive_array,
+    search,
+    sigma_grid,
+)
 from .solve import solve_cholesky, solve_problems, values_of
 
 _STREAM = 0xF01D5  # of random numbers, apart from those of other parts

@@ -1,14 +1,17 @@
-"""What the marginal likelihood chooses, and when to doubt it."""
+"""Criteria that need no splits: leave-one-out by leverages, and the marginal likelihood."""
 
 import numpy as np
+from sklearn.utils import gen_batches
 
+from .._arrays import take, to_host
 from .._warnings import warn
-from ..features import as_feature_map
+from ..features import as_feature_map, row_codes
 from .data import merged_rows
-from .held import leave_one_out_errors
-from .moments import beside_threads, moments_of_rows
+from .moments import beside_threads, features_of, moments_of_rows
 from .solve import Spectrum
 
+_BLOCK = 2**21  # features of leave-one-out held at once
+_LOST = 1e-10  # of what a row sees of itself: less is rounding
 _ROWS = 2000  # at most
 _DECADES, _STEPS = (-1.5, 1.0), 11  # of the wide grid, relative to "scale"
 _FINER = np.array([-2, -1, 1, 2]) / 3  # of its steps, around its best
@@ -16,6 +19,55 @@ _FLAT = 1e-6  # differences of losses that decide nothing
 _FEW = 1 / 4  # rows that count, of those that are distinct
 _NO_NOISE, _NOTHING = 1e-8, 0.5  # of the variance of the targets
 _LEAST_ROWS = 20  # of fewer, those that are left out say little
+
+
+# ---------------------------------------------------------------- leave-one-out
+
+
+def leave_one_out_errors(feature_map, data, moments, alphas, basis):
+    """Return mean squared errors of rows that ridge regression has not seen.
+
+    The leverage of a row says what its prediction would be without it. Equal rows are left out
+    together, so that weights are repetitions. Errors are infinite if a row is predicted by itself
+    alone.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        The map.
+    data : Data
+        All rows.
+    moments : Moments
+        Of these rows.
+    alphas : ndarray of shape (n_alphas,)
+        The ridges.
+    basis : ndarray of shape (M, r) or None
+        Orthonormal columns, if the moments are those of coordinates in them.
+    """
+    _, first, number = np.unique(row_codes(to_host(data.X)), return_index=True, return_inverse=True)
+    targets = data.values(np.arange(len(number))) * (data.values.unit / moments.unit)
+    weights = np.bincount(number, data.weights)
+    means = [np.bincount(number, data.weights * values) / weights for values in targets.T]
+    means = np.stack(means, axis=1)
+    errors = (data.weights @ (targets - means[number]) ** 2)[:, None]  # of equal rows
+    of_features, of_targets = moments.means
+    spectrum, total = Spectrum(moments), moments.total
+    shrunk = spectrum.shrunk(alphas)
+    coef = spectrum.sides[:, :, None] * shrunk[:, None]
+    for rows in gen_batches(len(first), max(1, _BLOCK // moments.n_columns)):
+        features = features_of(feature_map, take(data.X, first[rows]))
+        coordinates = features if basis is None else features @ basis
+        turned, of_rows = (coordinates - of_features) @ spectrum.vectors, weights[rows]
+        leverage = of_rows[:, None] * (turned**2 @ shrunk + 1 / total)
+        left = np.where(1 - leverage > _LOST, 1 - leverage, np.nan)[:, None]
+        predicted = np.tensordot(turned, coef, 1) + of_targets[:, None]
+        differences = (means[rows][:, :, None] - predicted) / left
+        errors = errors + np.tensordot(of_rows, differences**2, 1)
+    errors = moments.shares @ (errors / total)
+    return np.where(np.isnan(errors), np.inf, errors)
+
+
+# ---------------------------------------------------------------- the marginal likelihood
 
 
 def sigma_by_evidence(feature_map, data):

@@ -1,10 +1,7 @@
 """Values of rows by regressions that have not seen them; whoever judges reads these alone.
 
 A source makes them for all alphas at a sigma: `FeatureSource` from features, `KernelSource` by the
-exact kernel in the rows of every problem, and `LeafSource` in whole leaves. Ridge regression
-depends on features through their inner products alone, so fewer rows than features are written in
-an orthonormal basis of the space that they span: as many numbers as rows, with the same inner
-products.
+exact kernel in the rows of every problem, and `LeafSource` in whole leaves.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,22 +12,19 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import gen_batches
 
-from .._arrays import rounding_of, take, to_host
-from ..features import ClusterNystroem, as_feature_map, columns_of, row_codes
+from .._arrays import rounding_of, take
+from ..features import ClusterNystroem, as_feature_map, columns_of
 from .data import Data, Splits, as_slice, stratified, sums_of_splits
 from .decide import best_classes, losses
 from .moments import RidgeSums, beside_threads, features_of, held_features, moments_of_groups
 from .near_far import Ground, NearFarRows, check_leaves, parts_of, sampled
 from .rows import RowSystem, kernel_values
-from .solve import Solution, Spectrum, solve_problems, values_of
+from .solve import Solution, solve_problems, values_of
 
 _MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB
 _MOST_ROWS = 4096  # whose products are held, where pairs are solved in their rows
-_BLOCK = 2**21  # features of leave-one-out held at once
 _CENTER_ROWS = 5000  # in which a search looks for landmarks
-_LOST = 1e-10  # of what a row sees of itself: less is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,49 +347,3 @@ class LeafSource:
         unit = data.values.unit if problems is None else np.ones(values.shape[2])
         nothing = Solution(0.0, np.empty((0, 0)), unit, np.empty(0))
         return [Held(values * unit, data, [nothing] * len(alphas))]
-
-
-# ---------------------------------------------------------------- leave-one-out
-
-
-def leave_one_out_errors(feature_map, data, moments, alphas, basis):
-    """Return mean squared errors of rows that ridge regression has not seen.
-
-    The leverage of a row says what its prediction would be without it. Equal rows are left out
-    together, so that weights are repetitions. Errors are infinite if a row is predicted by itself
-    alone.
-
-    Parameters
-    ----------
-    feature_map : FeatureMap
-        The map.
-    data : Data
-        All rows.
-    moments : Moments
-        Of these rows.
-    alphas : ndarray of shape (n_alphas,)
-        The ridges.
-    basis : ndarray of shape (M, r) or None
-        Orthonormal columns, if the moments are those of coordinates in them.
-    """
-    _, first, number = np.unique(row_codes(to_host(data.X)), return_index=True, return_inverse=True)
-    targets = data.values(np.arange(len(number))) * (data.values.unit / moments.unit)
-    weights = np.bincount(number, data.weights)
-    means = [np.bincount(number, data.weights * values) / weights for values in targets.T]
-    means = np.stack(means, axis=1)
-    errors = (data.weights @ (targets - means[number]) ** 2)[:, None]  # of equal rows
-    of_features, of_targets = moments.means
-    spectrum, total = Spectrum(moments), moments.total
-    shrunk = spectrum.shrunk(alphas)
-    coef = spectrum.sides[:, :, None] * shrunk[:, None]
-    for rows in gen_batches(len(first), max(1, _BLOCK // moments.n_columns)):
-        features = features_of(feature_map, take(data.X, first[rows]))
-        coordinates = features if basis is None else features @ basis
-        turned, of_rows = (coordinates - of_features) @ spectrum.vectors, weights[rows]
-        leverage = of_rows[:, None] * (turned**2 @ shrunk + 1 / total)
-        left = np.where(1 - leverage > _LOST, 1 - leverage, np.nan)[:, None]
-        predicted = np.tensordot(turned, coef, 1) + of_targets[:, None]
-        differences = (means[rows][:, :, None] - predicted) / left
-        errors = errors + np.tensordot(of_rows, differences**2, 1)
-    errors = moments.shares @ (errors / total)
-    return np.where(np.isnan(errors), np.inf, errors)

@@ -1,25 +1,48 @@
-"""Code shared by the classifier and the regressor of kernel regression."""
+"""Kernel regression on random features, in time linear in the number of rows.
 
+A classifier and a regressor, and two more that choose sigma by cross-validation, in one pass for
+all folds.
+"""
+
+import copy
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import cast, like, namespace, to_host
-from .._typing import RandomState, Sigma, Transformer
-from .._validation import StrOptions, validate_rows
+from .._arrays import cast, is_array_api, like, namespace, rounding_of, to_host
+from .._estimator import SIGMAS
+from .._typing import Array, RandomState, Result, Sigma, Transformer
+from .._validation import HasMethods, Interval, StrOptions, commit, validate_rows
+from .._warnings import note_names, once
 from ..exceptions import FeatureCollapseWarning
 from ..features import ClusterQuantizer, suits_ratios
-from .base import SIGMA, KernelEstimator
+from .base import (
+    SIGMA,
+    Classification,
+    KernelEstimator,
+    Regression,
+    in_dtype,
+    predictions_in,
+    probabilities_in,
+)
+from .batches import HAS_FOLDS, kernel_searches
+from .data import as_slice, contiguous, splits_of, sums_of_splits
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
 from .moments import beside_threads
 from .rows import ExactMap
-from .search import maps_of
+from .search import Equal, Grid, check_gaussian, learns_from, maps_of, scorer_of, search, sigma_grid
 
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent
+_LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
+_LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits
+_DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
+_DECADES = -1, 2  # of a grid, relative to sigma="scale"
 
 
 class KernelRegression(KernelEstimator):
@@ -128,3 +151,752 @@ class KernelRegression(KernelEstimator):
             return xp.where(weight > 0, means, like(targets.mean, means))
 
         return means_of
+
+
+class KernelRegressionClassifier(Classification, KernelRegression):
+    """Nadaraya-Watson classifier on random features, linear in the number of rows.
+
+    The score of a class is the sum of the kernel between the query and the rows of the class,
+    estimated from features; the model stores n_components x n_classes numbers. With a positive map,
+    everything is computed in log space, so no row becomes 0/0 at any sigma.
+
+    The classifier applies its feature map itself, so
+    ``make_pipeline(scaler, OptimalPositiveRF(), KernelRegressionClassifier())`` would map the data
+    twice. Write ``make_pipeline(scaler, KernelRegressionClassifier(OptimalPositiveRF()))`` instead.
+
+    Parameters
+    ----------
+    feature_map : transformer or "exact", default=None
+        Any scikit-learn transformer: a feature map of this library, Nystroem, a Pipeline, or a
+        fitted transformer in a FrozenEstimator. A transformer without ``transform_keys`` is treated
+        as symmetric. None is ``ClusterQuantizer(256)``. "exact" uses the Gaussian kernel itself, in
+        time quadratic in the number of rows and without `partial_fit`.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma. A larger sigma is a narrower kernel. None keeps the map's
+        sigma if it was set; otherwise `fit` chooses the sigma that best predicts each row from the
+        others, by the mean log probability of the labels, on at most 2,000 rows (all rows with
+        "exact"). A map in a Pipeline, and one with the softmax kernel, keep their defaults.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None keeps it.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    multilabel_ : bool
+        Whether y is multilabel, with columns of 0 and 1.
+    class_count_ : ndarray of shape (n_classes,)
+        Sum of the weights of the training rows of each class, inf if it overflows; the model
+        itself is correct for weights of any size.
+    feature_map_ : transformer
+        The fitted clone of the feature map; absent for "exact".
+    sigma_ : float
+        The sigma in use, if the map has one.
+    prior_share_ : float
+        Weight with which the class frequencies are mixed into all probabilities; chosen together
+        with sigma, and 0 if sigma is given.
+    best_score_ : float
+        Mean leave-one-out log probability of the labels; only set if `fit` has chosen sigma.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, if ``sigma`` or ``random_state`` is given and the map has no such parameter, or
+        if the data are invalid.
+
+    See Also
+    --------
+    KernelRegressionClassifierCV : The same, with sigma chosen by cross-validated accuracy.
+    ApproxKernelRidgeClassifier : Ridge classification on the same features.
+    KernelRegressor : The same for numeric targets.
+
+    Notes
+    -----
+    X may be a CuPy or torch array: products with features are computed in its library and on its
+    device, and results stay there, except labels that are not numbers. Statistics of the rows are
+    computed on the host, where the fitted attributes live, so a fitted model can predict for arrays
+    of any library. Feature maps from other packages, and Pipelines, run on the host.
+
+    References
+    ----------
+    Nadaraya (1964), Watson (1964); with random features as in Likhosherstov et al., Chefs'
+    random tables (2022), section 5.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skrf import KernelRegressionClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = KernelRegressionClassifier(sigma=1.0, random_state=1).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    def _to_sum(self, y, classes):
+        self.multilabel_ = y.ndim == 2
+        if self.multilabel_:
+            self._columns_of_labels(y, classes)
+            values = y.astype(np.float64)
+            return values, np.zeros(len(y), dtype=int), values, 1
+        groups, target = self._coded(y, classes)
+        return target, groups, np.empty((len(y), 0)), len(self.classes_)
+
+    def _outcomes(self, data, _exponent=0):
+        """Return for every row whether its prediction is correct."""
+        is_right = self.predict(data.X) == data.y
+        return (is_right.all(axis=1) if self.multilabel_ else is_right).astype(float)
+
+    def _score_of(self, sums, moments):
+        """Return the accuracy of rows, given the sum of weighted outcomes."""
+        return sums / moments.weight
+
+    def _score(self, data):
+        """Return the result of `score` without repeating its checks."""
+        return np.average(self._outcomes(data), weights=data.score_weights)
+
+    def _hold(self, sums):
+        self.class_count_, self.prior_share_ = sums.weights.copy(), sums.prior_share
+        if self.multilabel_:
+            self.class_count_ = sums.weights * sums.targets.mean
+        return super()._hold(sums)
+
+    def predict(self, X: Array) -> Result:
+        """Return the most probable class; ties go to the first class.
+
+        If y was multilabel, every label is predicted whose share of the rows seen is above a half.
+
+        If no score is positive, which may happen with maps that are not positive, this is the class
+        with the largest weighted share of the training set.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples,) or (n_samples, n_labels)
+            Labels.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            As in `predict_proba`.
+        """
+        check_is_fitted(self)
+        if self.multilabel_:
+            shares = self.predict_proba(X)
+            xp = namespace(shares)
+            return xp.astype(shares > 0.5 + rounding_of(shares), xp.int64)
+        places, _ = self._query(X, self._best)
+        return self._labels_at(places)
+
+    def _best(self, sums, block):
+        """Return the first class of the largest score, or the most frequent if none is positive."""
+        scores, most_frequent = self._scores(sums), int(np.argmax(self._fitted.shares))
+        xp = namespace(scores)
+        best = xp.argmax(scores, axis=1)
+        if is_array_api(scores):
+            top = xp.max(scores, axis=1)
+        else:  # NumPy takes five times as long for the maxima of short rows
+            top = scores[np.arange(len(best)), best]
+        are_best = scores >= (top * (1 - rounding_of(block)))[:, None]
+        if is_array_api(scores) or np.count_nonzero(are_best) > len(best):  # some rows have ties
+            best = xp.argmax(xp.astype(are_best, xp.int8), axis=1)
+        return xp.where(top > 0, best, xp.full_like(best, most_frequent))
+
+    def predict_proba(self, X: Array) -> Result:
+        """Return the normalised positive parts of the scores, mixed with class frequencies.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+            Probabilities, in float64 for rows of NumPy; the weighted class shares of the training
+            set if no score is positive, which may happen with maps that are not positive. If y was
+            multilabel, the probability of each label.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            If all scores of a row are 0, because its features are 0, or because another
+            package's features for it are infinite or NaN.
+        """
+        check_is_fitted(self)
+        if self.multilabel_:
+            return probabilities_in(*self._query(X, self._means_of()))
+
+        def shares_of(sums, block):
+            return self._refined(self._probabilities(sums), block, namespace(sums).exp)
+
+        return probabilities_in(*self._query(X, shares_of))
+
+    def _scores(self, sums):
+        """Return the scores of the classes, with their share of the class frequencies."""
+        scores, share = sums[:, :, 0], self._fitted.prior_share
+        if not share:
+            return scores
+        xp = namespace(scores)
+        scores = xp.clip(scores, 0.0, None)
+        total = xp.sum(scores, axis=1, keepdims=True)
+        return (1 - share) * scores + share * total * like(self._fitted.shares, scores)
+
+    def _probabilities(self, sums):
+        xp = namespace(sums)
+        scores = xp.clip(self._scores(sums), 0.0, None)
+        total = xp.sum(scores, axis=1, keepdims=True)
+        shares = like(self._fitted.shares, scores)
+        return xp.where(total > 0, scores / xp.where(total > 0, total, like(1.0, total)), shares)
+
+    def predict_log_proba(self, X: Array) -> Result:
+        """Return the logarithms of `predict_proba`, finite for positive maps at every sigma.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+            Log probabilities, in float64 for rows of NumPy; with a map that is not positive, -inf
+            where a score is not positive.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            As in `predict_proba`.
+        """
+        check_is_fitted(self)
+        if self.multilabel_:
+            shares = self.predict_proba(X)
+            with np.errstate(divide="ignore"):
+                return namespace(shares).log(shares)
+        return self._as_logs(*self._query(X, self._logs_of))
+
+    def _logs_of(self, sums, block):
+        with np.errstate(divide="ignore"):
+            logs = namespace(sums).log(self._probabilities(sums))
+        return self._refined(logs, block, lambda logs: logs)
+
+    def _as_logs(self, logs, dtype):
+        """Return logs that are 0, as in `predict_proba`, where probabilities close to 1 are 1."""
+        logs = probabilities_in(logs, dtype)
+        xp = namespace(logs)
+        return xp.where(xp.exp(logs) == 1, like(0.0, logs), logs)
+
+    def _refined(self, values, block, of_logs):
+        """Recompute probabilities, or logs, that are too small for the common scale of their row.
+
+        `of_logs` makes values of logs. NumPy arrays are changed in place.
+        """
+        if self._fitted.prior_share or not self._fitted.maps[0].is_positive:
+            return values
+        xp = namespace(values)
+        is_double = block.dtype == namespace(block).float64
+        is_lost = values < of_logs(like(_LOST if is_double else _LOST_SINGLE, values))
+        rows = np.flatnonzero(to_host(xp.any(is_lost, axis=1)))
+        if not len(rows):
+            return values
+        if is_array_api(values):
+            return xp.where(is_lost, of_logs(self._fitted.log_shares(block)), values)
+        precise = of_logs(self._fitted.log_shares(block[rows]))
+        values[rows] = np.where(is_lost[rows], precise, values[rows])
+        return values
+
+    def decision_function(self, X: Array) -> Result:
+        """Return log probabilities (for two classes, their difference), which are always finite.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to classify.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes), or (n_samples,) for two classes
+            Confidence; for two classes, positive for ``classes_[1]``. If y was multilabel, twice
+            the probability of each label, less 1.
+        """
+        check_is_fitted(self)
+        if self.multilabel_:
+            means, dtype = self._query(X, self._means_of())
+            return in_dtype(2 * means - 1, dtype)
+        # ROC curves and calibration reject -inf; use a value below the row's finite logarithms.
+        logs, dtype = self._query(X, self._logs_of)
+        logs = self._as_logs(logs, dtype)
+        xp = namespace(logs)
+        is_zero = xp.isinf(logs)
+        lowest = xp.min(xp.where(is_zero, like(0.0, logs), logs), axis=1, keepdims=True)
+        logs = xp.where(is_zero, xp.minimum(lowest - 1, like(_LOG_OF_ZERO, logs)), logs)
+        return in_dtype(logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs, dtype)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+class KernelRegressor(Regression, KernelRegression):
+    """Nadaraya-Watson regression on random features, linear in the number of rows.
+
+    The prediction is the mean of the training targets, weighted by the kernel as estimated from
+    features. With a positive map it is a true weighted mean, computed in log space. With other maps
+    it is clipped to the range of the training targets, which contains every weighted mean, and
+    falls back to the plain mean if the estimated weights do not have a positive sum.
+
+    Parameters
+    ----------
+    feature_map : transformer or "exact", default=None
+        As in `KernelRegressionClassifier`: None is ``ClusterQuantizer(256)``, and "exact" uses the
+        kernel itself.
+    sigma : float, "scale", "median" or None, default=None
+        Replaces the map's own sigma. A larger sigma is a narrower kernel. None keeps the map's
+        sigma if it was set; otherwise `fit` chooses the sigma that best predicts each row from the
+        others, by squared error, as in `KernelRegressionClassifier`.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None keeps it.
+
+    Attributes
+    ----------
+    feature_map_ : transformer
+        The fitted clone of the feature map; absent for "exact".
+    sigma_ : float
+        The sigma in use, if the map has one.
+    best_score_ : float
+        Leave-one-out R2, averaged over targets if there are several; only set if `fit` has chosen
+        sigma.
+    target_mean_ : ndarray of shape (n_outputs,)
+        Weighted mean of the training targets.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, if ``sigma`` or ``random_state`` is given and the map has no such parameter, or
+        if the data are invalid.
+
+    See Also
+    --------
+    KernelRegressorCV : The same, with sigma chosen by cross-validation.
+    ApproxKernelRidge : Ridge regression on the same features.
+    KernelRegressionClassifier : The same for labels.
+
+    Notes
+    -----
+    X may be a CuPy or torch array: products with features are computed in its library and on its
+    device, and results stay there. Statistics of the rows are computed on the host, where the
+    fitted attributes live, so a fitted model can predict for arrays of any library. Feature maps
+    from other packages, and Pipelines, run on the host.
+
+    References
+    ----------
+    Nadaraya (1964), Watson (1964).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import KernelRegressor
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> y = np.sin(6 * X[:, 0])
+    >>> model = KernelRegressor(sigma=20.0, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    def _finished(self, sums):
+        if (sums.targets.most - sums.targets.least).max(initial=0) > _DOUBLE_BITS:
+            warnings.warn(
+                f"Targets of y that are 2^{_DOUBLE_BITS} times smaller than the largest of their "
+                "output may count as 0.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return super()._finished(sums)
+
+    def _to_sum(self, y, classes):
+        return y, np.zeros(len(y), dtype=int), y.reshape(len(y), -1), 1
+
+    def _outcomes(self, data, exponent=0):
+        """Return squared errors, (n, n_outputs), of targets in units of ``2**exponent``."""
+        errors = self._fitted.query(data.X, self._means_of()) - data.values
+        return np.ldexp(errors, -exponent) ** 2
+
+    def _score_of(self, sums, moments):
+        """Return the result of `score` from sums of weighted outcomes, and moments of targets."""
+        spread = moments.variances * moments.weight
+        shares = np.where(spread > 0, sums / np.where(spread > 0, spread, 1.0), sums > 0)
+        return np.mean(1 - shares)
+
+    def _score(self, data):
+        """Return the result of `score`, computed in units in which squares are finite."""
+        from sklearn.metrics import r2_score  # imported here because it uses megabytes
+
+        both = np.stack([data.values, self._fitted.query(data.X, self._means_of())])
+        both = np.ldexp(both, -np.frexp(np.abs(both).max(axis=(0, 1)))[1])
+        return r2_score(*both, sample_weight=data.score_weights)
+
+    @property
+    def _outputs(self):
+        return getattr(self._fitted.targets, "shape", None)
+
+    def _hold(self, sums):
+        self.target_mean_ = sums.targets.mean
+        return super()._hold(sums)
+
+    def predict(self, X: Array) -> Result:
+        """Return the weighted means of the training targets.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        array of shape (n_samples,) or (n_samples, n_outputs)
+            Predictions; the plain mean of the targets if the estimated weights do not have a
+            positive sum.
+
+        Warns
+        -----
+        FeatureCollapseWarning
+            If all weights of a row are 0, because its features are 0, or because another
+            package's features for it are infinite or NaN.
+        RuntimeWarning
+            If X is in float32 and predictions overflow or underflow there.
+        """
+        check_is_fitted(self)
+        means, shape = predictions_in(*self._query(X, self._means_of())), self._outputs
+        return namespace(means).reshape(means, (means.shape[0], *shape))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+# ---------------------------------------------------------------- searches
+
+
+class _Search:
+    """Code shared by the searches of classifier and regressor."""
+
+    _parameter_constraints = {
+        "feature_map": [HasMethods(["fit", "transform"]), None],
+        "sigmas": [Interval(Integral, 2, None, closed="left"), "array-like"],
+        "cv": ["cv_object"],
+        "scoring": [str, callable, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+    _foreign_parameters = SIGMAS
+
+    def __init__(
+        self,
+        feature_map: Transformer | None = None,
+        *,
+        sigmas: int | Array = 10,
+        cv: Any = 5,
+        scoring: str | Callable | None = None,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_map = feature_map
+        self.sigmas = sigmas
+        self.cv = cv
+        self.scoring = scoring
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @once()
+    def fit(
+        self,
+        X: Array,
+        y: Array,
+        sample_weight: Array | None = None,
+        groups: Array | None = None,
+    ) -> Self:
+        """Score every sigma on every fold, and refit with the best one on all rows.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows; arrays of other libraries are copied to the host.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0, of the rows in fits and scores; rows of weight 0 are dropped.
+        groups : array-like of shape (n_samples,), default=None
+            Groups of rows for a splitter that keeps them together, such as GroupKFold.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Warns
+        -----
+        UserWarning
+            If there are fewer rows, or fewer rows of the largest class, than folds; the search then
+            uses as many folds of two or more rows as possible.
+        """
+        draft, data = self._read(X, y, sample_weight)
+        note_names(draft)
+        splits = splits_of(self, y, data, groups)
+        sigmas = sigma_grid(self.sigmas, data, _DECADES)
+        feature_map = self._map_of_batches(float(sigmas[0]))
+        is_apart = learns_from(feature_map, data.target)
+        self._check_size(feature_map, data, 2 if is_apart else 4 * len(splits))
+        judge = draft._judge_apart if is_apart else draft._judge
+        judge = judge(feature_map, *contiguous(data, splits))
+        equal = Equal(ceiling=1.0 if self.scoring is None else None)
+        with beside_threads(feature_map):
+            found = search(Grid(sigmas), judge, equal, verbose=self.verbose)
+        draft._take(found)
+        if found.kept is None:  # every fold had a map of its own
+            draft.feature_map_ = data.fit_at_sigma(feature_map)(draft.sigma_)
+            sums = draft._before(maps_of(draft.feature_map_), data).added(data)
+        else:
+            draft.feature_map_, sums = found.kept
+        return commit(self, draft._finished(sums))
+
+    def _take(self, found):
+        self.sigma_, self.best_score_ = found.point["sigma"], found.score
+        self.cv_results_ = found.table
+
+    def _judge(self, feature_map, data, splits):
+        """Return what scores a sigma, with the map and the sums of all rows."""
+        fit, score = data.fit_at_sigma(feature_map), self._score_of_rows()
+        tests = [data.part(as_slice(test)) for test in splits.tests]
+
+        def judge(point):
+            fitted = fit(point["sigma"])
+            trains, total = sums_of_splits(self._before(maps_of(fitted), data), data, splits)
+            scores = [score(self._on(sums), test) for sums, test in zip(trains, tests, strict=True)]
+            return scores, (fitted, total)
+
+        return judge
+
+    def _judge_apart(self, feature_map, data, splits):
+        """Return the same with maps that are fitted only to the rows that a split trains on."""
+        score = self._score_of_rows()
+        parts = [
+            [data.part(as_slice(rows)) for rows in split]
+            for split in zip(splits.trains, splits.tests, strict=True)
+        ]
+        fits = [train.fit_at_sigma(feature_map) for train, _ in parts]
+
+        def judge(point):
+            scores = []
+            for fit, (train, test) in zip(fits, parts, strict=True):
+                sums = self._before(maps_of(fit(point["sigma"])), train).added(train)
+                scores.append(score(self._on(sums), test))
+            return scores, None
+
+        return judge
+
+    def _score_of_rows(self):
+        """Return a function of an estimator and rows of any weight."""
+        return scorer_of(self) or (lambda fitted, test: fitted._score(test))
+
+    def _obstacle_to_batches(self):
+        return HAS_FOLDS
+
+    def _read_rows(self, *rows, **options):
+        draft, data = super()._read_rows(*rows, **options)
+        return draft, replace(data, X=to_host(data.X))
+
+    def _map_of_batches(self, sigma, data=None):
+        feature_map = self._prepared(sigma=sigma, hint="A search needs a feature map that has it")
+        check_gaussian(feature_map)
+        return feature_map
+
+    def _passes(self, classes, scope):
+        self._validate_params()
+        if self.scoring is not None:
+            raise ValueError(
+                "scoring must be None, accuracy or the coefficient of determination, for rows that "
+                f"come in batches, got {self.scoring!r}."
+            )
+        return kernel_searches(self, classes, scope, _DECADES)
+
+    def _finished(self, sums):
+        self.sigmas_ = self.cv_results_["param_sigma"]
+        self.n_splits_ = sum(name.startswith("split") for name in self.cv_results_)
+        return super()._finished(sums)
+
+    def _on(self, sums):
+        """Return a copy that predicts from these sums, for scoring."""
+        copied = copy.copy(self)
+        vars(copied).pop("feature_names_in_", None)  # it will not see tables
+        copied._warns = False  # its sigma may not be the chosen one
+        return copied._hold(sums)
+
+
+class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
+    """`KernelRegressionClassifier` with sigma chosen by cross-validation.
+
+    This gives the result of a grid search several times faster: for every sigma, the sums over the
+    training rows of a split are merged from those of the other folds, and merging all folds gives
+    the fitted model. There is no `partial_fit`.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
+    sigmas : int or array-like of shape (n_sigmas,), default=10
+        Values to try. An int is the number of values, evenly spaced on a log scale from a tenth of
+        the sigma of "scale", where all rows look alike, to a hundred times the sigma of "scale".
+    cv : int, splitter or iterable, default=5
+        Splits, as in GridSearchCV, TimeSeriesSplit among them. Rows are summed once, in the cells
+        that splits never divide, unless these are many more than the splits.
+    scoring : str or callable, default=None
+        Score to maximise, as in GridSearchCV; None is accuracy.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None keeps it. All sigmas share one draw.
+    verbose : int, default=0
+        With 1, `fit` prints a line per sigma.
+
+    Attributes
+    ----------
+    sigma_ : float
+        The best sigma. If others are nearly as good, with a shortfall from the best possible score
+        that is at most one part in 10,000 larger, it is the smallest of them.
+    best_score_ : float
+        Mean score of `sigma_`; all values that are nearly as good have rank 1 in ``cv_results_``.
+    sigmas_ : ndarray of shape (n_sigmas,)
+        The values that were tried.
+    cv_results_ : dict of ndarray
+        Scores of every sigma and split, named as in GridSearchCV.
+    n_splits_ : int
+        Number of splits.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    multilabel_ : bool
+        Whether y is multilabel, with columns of 0 and 1.
+    class_count_ : ndarray of shape (n_classes,)
+        Sum of the weights of the training rows of each class.
+    feature_map_ : transformer
+        The map, fitted to all rows at the best sigma.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, if a training set holds a row twice, the map has no
+        ``sigma`` or uses the softmax kernel, or the data are invalid.
+
+    See Also
+    --------
+    KernelRegressionClassifier : The model without the search.
+    ApproxKernelRidgeClassifierCV : The same kind of search for ridge classification.
+
+    Notes
+    -----
+    Parameters that a map learns from X alone, such as its centre, are learned from all rows,
+    including held-out ones, but not from labels. Maps that learn from y, such as `AdaptiveRF`, are
+    fitted to the training rows of every fold; the clusters are found once and serve all sigmas.
+    While scores are computed, the features of one sigma are kept if they take at most 128 MiB;
+    otherwise they are computed twice. With many features of `RFFSampler`, the products of rows and
+    projections are kept instead, up to the same size, and serve all sigmas.
+
+    References
+    ----------
+    The model is that of `KernelRegressionClassifier`; merging the sums of folds is our own.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skrf import KernelRegressionClassifierCV, OptimalPositiveRF
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = KernelRegressionClassifierCV(OptimalPositiveRF(64), random_state=0).fit(X, y)
+    >>> bool(search.best_score_ > 0.9)
+    True
+    """
+
+
+class KernelRegressorCV(_Search, KernelRegressor):
+    """`KernelRegressor` with sigma chosen by cross-validation.
+
+    See `KernelRegressionClassifierCV` for what is shared between sigmas and folds.
+
+    Parameters
+    ----------
+    feature_map : transformer, default=None
+        A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
+    sigmas : int or array-like of shape (n_sigmas,), default=10
+        Values to try, or how many, as in `KernelRegressionClassifierCV`.
+    cv : int, splitter or iterable, default=5
+        Splits, as in GridSearchCV, TimeSeriesSplit among them. Rows are summed once, in the cells
+        that splits never divide, unless these are many more than the splits.
+    scoring : str or callable, default=None
+        Score to maximise, as in GridSearchCV; None is the coefficient of determination.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None keeps it. All sigmas share one draw.
+    verbose : int, default=0
+        With 1, `fit` prints a line per sigma.
+
+    Attributes
+    ----------
+    sigma_ : float
+        The best sigma. If others are nearly as good, with a shortfall from the best possible score
+        that is at most one part in 10,000 larger, it is the smallest of them.
+    best_score_ : float
+        Mean score of `sigma_`; all values that are nearly as good have rank 1 in ``cv_results_``.
+    sigmas_ : ndarray of shape (n_sigmas,)
+        The values that were tried.
+    cv_results_ : dict of ndarray
+        Scores of every sigma and split, named as in GridSearchCV.
+    n_splits_ : int
+        Number of splits.
+    feature_map_ : transformer
+        The map, fitted to all rows at the best sigma.
+    target_mean_ : ndarray of shape (n_outputs,)
+        Weighted mean of the training targets.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, if a training set holds a row twice, the map has no
+        ``sigma`` or uses the softmax kernel, or the data are invalid.
+
+    See Also
+    --------
+    KernelRegressor : The model without the search.
+    ApproxKernelRidgeCV : The same kind of search for ridge regression.
+
+    References
+    ----------
+    The model is that of `KernelRegressor`; merging the sums of folds is our own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import KFold
+    >>> from skrf import KernelRegressorCV, OptimalPositiveRF
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> y = np.sin(6 * X[:, 0])
+    >>> cv = KFold(5, shuffle=True, random_state=0)
+    >>> search = KernelRegressorCV(OptimalPositiveRF(64), cv=cv, random_state=0).fit(X, y)
+    >>> bool(search.best_score_ > 0.9)
+    True
+    """

@@ -1,14 +1,23 @@
-"""Ridge regression and ridge classification on random features, in one pass over the rows."""
+"""Ridge regression and classification on random features, in one pass over the rows.
 
+Two estimators take sigma, alpha and the decision, and two choose them on held-out rows.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from inspect import signature
 from numbers import Integral, Real
-from typing import Any, Literal, overload
+from operator import methodcaller
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import namespace, rounding_of, to_host
+from .._estimator import SIGMAS, Unless
 from .._memory import check_fits
 from .._sums import Memory
 from .._threads import narrow_blas
@@ -18,25 +27,43 @@ from .._validation import (
     StrOptions,
     check_integer,
     check_positive,
+    commit,
     draw_seed,
     read_only,
     validate_rows,
 )
+from .._warnings import note_names, once
 from ..features import ClusterNystroem, RFFSampler
-from .base import SIGMA, Classification, KernelEstimator, Regression, in_dtype, predictions_in
-from .data import Targets, class_factors, merged_rows
+from .base import (
+    SIGMA,
+    Classification,
+    KernelEstimator,
+    Regression,
+    in_dtype,
+    predictions_in,
+    probabilities_in,
+)
+from .batches import HAS_FOLDS, passes, ridge_searches
+from .data import Splits, Targets, class_factors, merged_rows, splits_of
 from .decide import (
     DECISIONS,
     Argmax,
+    Calibration,
     Decision,
     Discriminants,
     best_classes,
     decision_named,
     name_of,
 )
-from .evidence import check_noise_by_leave_one_out, check_sizes, sigma_by_evidence
+from .evidence import (
+    check_noise_by_leave_one_out,
+    check_sizes,
+    leave_one_out_errors,
+    sigma_by_evidence,
+)
 from .moments import (
     RidgeSums,
+    beside_threads,
     blocks_of,
     bytes_of_moments,
     check_range,
@@ -46,13 +73,29 @@ from .moments import (
 )
 from .near_far import NearFarRows, check_leaves
 from .rows import ExactRows, KernelMap
-from .search import maps_of
+from .search import (
+    ROUNDING,
+    Equal,
+    Grid,
+    SearchRows,
+    Task,
+    best_scores,
+    learns_from,
+    maps_of,
+    positive_array,
+    scorer_of,
+    search,
+    searched,
+    sigma_grid,
+)
 from .solve import Spectrum, solve_posterior, solve_problems
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 LEAVES = [Interval(Integral, 2, None, closed="left"), None]
 _WAVES = 1024  # frequencies of what landmarks lack of a drawn function
 _DRAWN = 2**22  # numbers of the weights of waves that are held at once
+_HINT = "Use sigmas=None"  # where a map has no sigma
+_DECADES = -1, 1  # of a grid, relative to sigma="scale"
 
 
 class Ridge(KernelEstimator):
@@ -832,3 +875,601 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
+
+
+# ---------------------------------------------------------------- searches
+
+_CONSTRAINTS = {
+    **{name: Ridge._parameter_constraints[name] for name in ("feature_map", "random_state")},
+    "sigmas": ["array-like", Interval(Integral, 2, None, closed="left"), None],
+    "alphas": ["array-like"],
+    "cv": ["cv_object"],
+    "scoring": [str, callable, None],
+    "subsample": [Interval(Integral, 2, None, closed="left"), None],
+    "max_leaf_size": LEAVES,
+    "verbose": ["verbose"],
+}
+
+
+# ---------------------------------------------------------------- what both searches share
+
+
+@once()
+def fit_search(
+    self, X: Array, y: Array, sample_weight: Array | None = None, groups: Array | None = None
+) -> Self:
+    """Score every sigma and alpha on every fold, and refit with the best ones on all rows.
+
+    Parameters
+    ----------
+    X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        Training rows.
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets, or the labels of a classifier.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weights, at least 0, of the rows in fits and scores; rows of weight 0 are dropped.
+    groups : array-like of shape (n_samples,), default=None
+        Groups of rows for a splitter that keeps them together, such as GroupKFold.
+
+    Returns
+    -------
+    self : object
+        The fitted estimator.
+
+    Warns
+    -----
+    UserWarning
+        If there are fewer rows, or fewer rows of the largest class, than folds; the search then
+        uses as many folds of two or more rows as possible.
+    """
+    draft, data = self._read(X, y, sample_weight)
+    note_names(draft)
+    if _is_closed_form(self):
+        return commit(self, draft._finished(_fitted_by_leave_one_out(draft, data)))
+    choice = searched(_task(draft, data, _splits(self, y, data, groups)))
+    draft._take(choice)
+    return commit(self, draft._finished(_fitted_to_all(draft, data, choice)))
+
+
+def _is_closed_form(self):
+    """Return whether alpha alone is chosen, by the leverages of rows."""
+    return self.sigmas is None and isinstance(self.cv, Integral) and self.max_leaf_size is None
+
+
+def _splits(self, y, data, groups):
+    """Return the splits of a search, which leaves out the rows of leaves one by one."""
+    if self.max_leaf_size is None:
+        return splits_of(self, y, data, groups)
+    default = signature(type(self)).parameters["cv"].default
+    if not (isinstance(self.cv, Integral) and self.cv == default):
+        raise ValueError(
+            f"cv must be left at {default} with max_leaf_size={self.max_leaf_size}, which leaves "
+            f"out rows one by one, got {self.cv!r}."
+        )
+    rows = [np.arange(len(data.y))]
+    return Splits(rows, rows, len(data.y))
+
+
+def _fitted_by_leave_one_out(draft, data):
+    """Return a fit with the map's own sigma, and choose alpha by exact leave-one-out."""
+    fitted = draft._fit_map(data).added(data)
+    moments = draft._together(fitted.moments)
+    given = data, moments, positive_array("alphas", draft.alphas), fitted.basis
+    with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
+        errors = leave_one_out_errors(fitted.maps[0], *given)
+    _take_alpha(draft, moments, errors)
+    return fitted
+
+
+def _take_alpha(draft, moments, errors):
+    """Choose alpha by mean squared errors of rows that are left out one by one."""
+    sigmas = np.array([draft.sigma_] if hasattr(draft, "sigma_") else [])
+    rounding = ROUNDING * np.mean(moments.squares) / moments.total
+    equal = Equal(rounding=rounding, unit=moments.unit.max())
+    grid = Grid(sigmas, {"alpha": positive_array("alphas", draft.alphas)})
+    _take_found(draft, search(grid, lambda point: ([-errors], None), equal, is_split=False))
+
+
+def _task(draft, data, splits):
+    """Return the task of a search."""
+    most = draft.subsample if draft.max_leaf_size is None else None
+    rows, alphas = SearchRows(data, splits, draft.cv, most), draft.alphas
+    sample, sigmas = rows.first[0], np.array([])
+    if draft.sigmas is not None:
+        sigmas = sigma_grid(draft.sigmas, data, _DECADES)
+    feature_map, learns, is_of_pairs = None, False, draft._solves_pairs(data)
+    if not is_of_pairs:
+        sigma = float(sigmas[0]) if len(sigmas) else None
+        feature_map = draft._map_at(sigma, sample)
+        learns = needs_targets(feature_map, sample.target)
+        draft._check_size(feature_map, sample, 2 if learns else 4 * len(splits))
+    return Task(
+        rows=rows,
+        feature_map=feature_map,
+        sigmas=sigmas,
+        alphas=positive_array("alphas", alphas),
+        score=scorer_of(draft),
+        learns=learns,
+        max_leaf_size=draft.max_leaf_size,
+        has_factors=getattr(draft, "class_weight", None) is not None,
+        verbose=draft.verbose,
+        **draft._of_classes(is_of_pairs),
+    )
+
+
+def needs_targets(feature_map, target):
+    """Return whether a map learns from the targets, which is assumed if it does not say.
+
+    Landmarks can do without: a search then shares them among all folds.
+    """
+    if isinstance(feature_map, ClusterNystroem) and feature_map.centers == "auto":
+        return False
+    return learns_from(feature_map, target)
+
+
+def _fitted_to_all(draft, data, choice):
+    """Return an unsolved fit to all rows."""
+    if choice.fit is None:
+        return draft._fit_pairs(data, choice.sigma)
+    feature_map = draft._map_at(choice.sigma or None, data)
+    is_exact = isinstance(draft.feature_map, str)  # with every row a landmark
+    if isinstance(feature_map, ClusterNystroem) and not (is_exact or is_classifier(draft)):
+        fitted_map = choice.fit(choice.sigma)  # numbers keep the landmarks of the search
+    elif draft.sigmas is None:
+        fitted_map = data.fitted(feature_map)
+    else:
+        fitted_map = data.fit_at_sigma(feature_map)(choice.sigma)
+    return draft._fit_with(fitted_map, data).added(data)
+
+
+def _take(draft, choice):
+    """Set what every search tells."""
+    draft.alpha_, draft.best_score_ = choice.alpha, choice.score
+    draft.cv_results_, draft.n_samples_searched_ = choice.table, choice.n_rows
+    if choice.sigma:
+        draft.sigma_ = choice.sigma
+
+
+def _take_found(draft, found):
+    """Set what a search of squared errors found."""
+    draft.alpha_, draft.best_score_ = found.point["alpha"], found.score
+    draft.cv_results_ = found.table
+    if "sigma" in found.point:
+        draft.sigma_ = found.point["sigma"]
+
+
+def _map_of_batches(self, sigma, data=None):
+    default = data and self._default_for(data)
+    return self._prepared(sigma, hint=self._hint, default=default)
+
+
+def _least_alpha(self):
+    return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
+
+
+def _without_moments(self):
+    """Drop the sums of a search, to which nothing can be added."""
+    if self.sigmas is not None:
+        self._fitted = replace(self._fitted, moments=None, sizes=None)
+    return self
+
+
+def _passes(self, classes, scope):
+    if self.sigmas is None:
+        if not isinstance(self.cv, Integral):
+            raise ValueError(
+                "cv must be an integer with sigmas=None for rows that come in batches, which then "
+                f"choose alpha by generalised cross-validation, got {self.cv!r}."
+            )
+        return passes(self, classes, scope)
+    self._validate_params()
+    if self.scoring is not None:
+        raise ValueError(
+            f"scoring must be None for rows that come in batches, got {self.scoring!r}: their "
+            "sums give squared errors alone."
+        )
+    return ridge_searches(self, classes, scope, _DECADES)
+
+
+def _obstacle_to_batches(self):
+    return Ridge._obstacle_to_batches(self) or HAS_FOLDS
+
+
+# ---------------------------------------------------------------- the estimators
+
+
+class ApproxKernelRidgeCV(ApproxKernelRidge):
+    """Ridge regression on random features that chooses sigma and alpha itself.
+
+    With ``sigmas``, every pair of sigma and alpha is scored by cross-validation, in one pass over
+    the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the sums of
+    the other folds are merged for its training set, and the final fit merges all folds. With
+    ``sigmas=None`` the map keeps its sigma, and alpha is chosen by closed-form leave-one-out, as in
+    scikit-learn's RidgeCV; duplicate rows are left out together. `fit_batches` does not revisit
+    rows, so it uses generalised cross-validation, in which all rows have the mean leverage.
+
+    Parameters
+    ----------
+    feature_map : transformer or "exact", default=None
+        As in `ApproxKernelRidge`. In a search it is fitted to all rows without y, including
+        held-out ones; a map that needs y is fitted to the training rows of each split instead.
+        The landmarks of `ClusterNystroem` are kept.
+    sigmas : int, array-like or None, default=10
+        Values of the map's sigma. An int is the number of values, evenly spaced on a log scale from
+        a tenth of the sigma of "scale" to ten times the sigma of "scale".
+    alphas : array-like, default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+        Penalties, > 0.
+    cv : int, splitter or iterable of splits, default=5
+        As in GridSearchCV. With ``sigmas=None``, an int stands for leave-one-out, and splits choose
+        alpha.
+    scoring : str or callable, default=None
+        Score to maximise, as in GridSearchCV; None is the negative mean squared error, which is
+        much cheaper. A callable gets an estimator that can predict the rows of the test set and no
+        others. Not supported by `fit_batches`, and ignored by leave-one-out.
+    subsample : int or None, default=4096
+        About how many rows all pairs are scored on, if there are more, drawn at random. The best
+        three are then compared on one split of up to four times as many. None scores all rows.
+        Ignored with `max_leaf_size`.
+    max_leaf_size : int, default=None
+        As in `ApproxKernelRidge`. The score is then that of exact leave-one-out: `cv` keeps its
+        default, also with ``sigmas=None``, and all pairs are scored on the rows of some leaves,
+        at least 3,000, in their leaves and with landmarks that weigh as much as with all rows.
+        `scoring` then holds for every search.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None keeps it.
+    verbose : int, default=0
+        With 1, `fit` prints a line per sigma.
+
+    Attributes
+    ----------
+    alpha_ : float
+        The best penalty; if several are nearly as good, the largest of them.
+    sigma_ : float
+        The best sigma, if the map has one; if several are nearly as good, the smallest of them.
+    best_score_ : float
+        Score of the best pair: by default the negative mean squared error on held-out rows,
+        averaged over folds and outputs, or, with ``sigmas=None``, that of leave-one-out.
+    n_samples_searched_ : int
+        Number of rows that all pairs were scored on.
+    cv_results_ : dict of ndarray
+        Scores of all pairs, named as in GridSearchCV.
+    component_coef_ : ndarray of shape (n_columns,) or (n_outputs, n_columns)
+        Coefficients of the features.
+    intercept_ : float or ndarray of shape (n_outputs,)
+        Intercept.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Noise variance of the targets; NaN if there are too few rows to estimate it.
+    feature_map_ : transformer
+        The fitted clone of the feature map, with the best sigma.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    Raises
+    ------
+    ValueError
+        By `fit`, if a parameter, the splits or the data are invalid.
+
+    See Also
+    --------
+    ApproxKernelRidge : The model without the search.
+    KernelRegressorCV : The same kind of search for kernel regression.
+
+    References
+    ----------
+    The model is that of `ApproxKernelRidge`; for generalised cross-validation, see Golub, Heath and
+    Wahba (1979). Scoring folds from merged sums is our own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skrf import ApproxKernelRidgeCV
+    >>> X = np.random.default_rng(0).uniform(-3, 3, size=(300, 1))
+    >>> y = np.sin(3 * X[:, 0])
+    >>> model = ApproxKernelRidgeCV(random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.99)
+    True
+    """
+
+    _parameter_constraints = _CONSTRAINTS
+    _foreign_parameters = SIGMAS
+    sigma = None
+    _hint = _HINT
+
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigmas: int | Array | None = 10,
+        alphas: Array = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
+        cv: Any = 5,
+        scoring: str | Callable | None = None,
+        subsample: int | None = 4096,
+        max_leaf_size: int | None = None,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_map = feature_map
+        self.sigmas = sigmas
+        self.alphas = alphas
+        self.cv = cv
+        self.scoring = scoring
+        self.subsample = subsample
+        self.max_leaf_size = max_leaf_size
+        self.random_state = random_state
+        self.verbose = verbose
+
+    fit = fit_search
+    _least_alpha, _passes, _obstacle_to_batches = _least_alpha, _passes, _obstacle_to_batches
+    _take_found, _map_of_batches = _take_found, _map_of_batches
+    _take = _take
+
+    def _of_classes(self, is_of_pairs=False):
+        return {}
+
+    def _together(self, moments):
+        return moments
+
+    def _solution(self, fitted):
+        if not hasattr(self, "alpha_"):  # of batches, which are not seen again
+            errors = Spectrum(fitted.moments).cross_validation(np.asarray(self.alphas, float))
+            _take_alpha(self, fitted.moments, errors)
+        return super()._solution(fitted)
+
+    def _finished(self, fitted):
+        return _without_moments(super()._finished(fitted))
+
+
+class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
+    """Ridge classification on random features that chooses sigma and alpha itself.
+
+    The search is that of `ApproxKernelRidgeCV`, on targets of -1 and 1 for every class; the score
+    is their negative mean squared error. The two best values of sigma and up to two smaller ones
+    are then scored again, with the same maps, by the accuracy of every decision rule on held-out
+    rows. A smaller sigma is taken only if it is better by a standard error; with two classes, the
+    same holds for any pair of sigma and alpha other than the one with the least squared error.
+    Predictions are those of `ApproxKernelRidgeClassifier`.
+
+    Parameters
+    ----------
+    feature_map : transformer or "exact", default=None
+        As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `AdaptiveRF`, is fitted
+        to the training rows of every fold. Leave-one-out has no folds, so the score of such a map
+        is too optimistic: it has seen all labels. A search places the landmarks of
+        `ClusterNystroem` without labels, once for all folds, and the final fit with them; in
+        batches, every fold has its own.
+        "exact" is as in `ApproxKernelRidgeClassifier`; the search then looks at about 4,096 rows,
+        drawn in proportion to the classes but for rare ones, a comparison with narrower kernels and
+        smaller penalties at about 9,216, and the final fit uses all rows.
+    sigmas : int, array-like or None, default=7
+        Values of the map's sigma. An int is the number of values, evenly spaced on a log scale from
+        a tenth of the sigma of "scale" to ten times the sigma of "scale".
+    alphas : array-like, default=(0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+        Penalties, > 0. For "one-vs-one", those above 1 are not tried.
+    cv : int, splitter or iterable of splits, default=3
+        As in `ApproxKernelRidgeCV`; with an int, folds are stratified.
+    scoring : str or callable, default=None
+        Score to maximise, as in `ApproxKernelRidgeCV`, for decision rules as well; None is the
+        negative mean squared error, and accuracy for decision rules. For scores of probabilities,
+        their scale, a single number, is fitted to the test rows.
+    subsample : int or None, default=4096
+        About how many rows all pairs are scored on, if there are more, drawn from every class in
+        proportion to its size, but at least 64 of each. The best three are then compared on one
+        split of up to four times as many. None scores all rows. Ignored with `max_leaf_size`.
+    max_leaf_size : int, default=None
+        As in `ApproxKernelRidgeClassifier`, and as in `ApproxKernelRidgeCV` for the search.
+        "auto" is then "one-vs-one".
+    decision : {"auto", "argmax", "discriminants", "one-vs-one"} or Decision, default="auto"
+        Decision rule for K > 2 classes: the largest of K regressions on -1 and 1, the linear
+        discriminants that follow from them, or the votes of one regression per pair of classes.
+        Votes are usually the most accurate with a few thousand rows, but take K (K - 1) / 2 linear
+        solves. "auto" takes the rule that is most accurate on held-out rows; ties go to the first.
+    class_weight : dict, "balanced" or None, default=None
+        Factors for the row weights of each class, {label: factor}; missing labels have a factor of
+        1. "balanced" is the weight of all rows divided by K times that of the class, as in
+        RidgeClassifier; for this, `fit` must see all rows at once. The scores of a search are
+        weighted in the same way.
+    random_state : int, RandomState instance or None, default=None
+        Replaces the map's own random_state; None keeps it.
+    verbose : int, default=0
+        With 1, `fit` prints a line per sigma.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels; the column indices if y is multilabel.
+    multilabel_ : bool
+        Whether y is multilabel, with columns of 0 and 1.
+    decisions_ : str
+        The decision rule in use; "argmax" for two classes.
+    decision_scores_ : dict of float
+        The best accuracy, or score, on held-out rows of every decision rule that was tried.
+    probability_scale_ : float
+        Multiplier of the decision values in `predict_proba`, which minimises the log loss on
+        held-out rows.
+    alpha_ : float
+        The best penalty; if several are nearly as good, the largest of them.
+    sigma_ : float
+        The best sigma, if the map has one; if several are nearly as good, the smallest of them.
+    best_score_ : float
+        Score of `sigma_` and `alpha_` in ``cv_results_``.
+    n_samples_searched_ : int
+        Number of rows that all pairs were scored on.
+    cv_results_ : dict of ndarray
+        Scores of all pairs of sigma and alpha, named as in GridSearchCV. Where pairs of classes are
+        solved on their own rows, errors are those of their regressions at rows of the two classes.
+    component_coef_ : ndarray of shape (1 or n_classes or n_pairs, n_columns)
+        Coefficients of the features, as in `ApproxKernelRidgeClassifier`.
+    dual_coef_ : ndarray of shape (1, n_rows) or (n_pairs, n_rows)
+        Instead of `component_coef_` and `feature_map_`, if pairs of classes were solved on their
+        own rows: coefficients of the kernel with every row, in the order of the classes.
+    intercept_ : ndarray of shape (1,), (n_classes,) or (n_pairs,)
+        Intercepts.
+    feature_map_ : transformer
+        The fitted clone of the feature map, with the best sigma.
+    n_features_in_ : int
+        Number of input features.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the input features, if X had any.
+
+    See Also
+    --------
+    ApproxKernelRidgeClassifier : The model without the search.
+    KernelRegressionClassifierCV : The same kind of search for kernel regression.
+
+    References
+    ----------
+    The model is that of `ApproxKernelRidgeClassifier`; scoring folds from merged sums is our own.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skrf import ApproxKernelRidgeClassifierCV, RFFSampler
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ApproxKernelRidgeClassifierCV(RFFSampler(100), random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.95)
+    True
+    """
+
+    _parameter_constraints = {
+        **_CONSTRAINTS,
+        "decision": ApproxKernelRidgeClassifier._parameter_constraints["decision"],
+        "class_weight": ApproxKernelRidgeClassifier._parameter_constraints["class_weight"],
+    }
+    _foreign_parameters = SIGMAS
+    _takes_sizes = False
+    sigma = None
+    _hint = _HINT
+
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigmas: int | Array | None = 7,
+        alphas: Array = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
+        cv: Any = 3,
+        scoring: str | Callable | None = None,
+        subsample: int | None = 4096,
+        max_leaf_size: int | None = None,
+        decision: Literal["auto", "argmax", "discriminants", "one-vs-one"] | Decision = "auto",
+        class_weight: dict | Literal["balanced"] | None = None,
+        random_state: RandomState = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_map = feature_map
+        self.sigmas = sigmas
+        self.alphas = alphas
+        self.cv = cv
+        self.scoring = scoring
+        self.subsample = subsample
+        self.max_leaf_size = max_leaf_size
+        self.decision = decision
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+
+    fit = fit_search
+    _least_alpha, _passes, _obstacle_to_batches = _least_alpha, _passes, _obstacle_to_batches
+    _take_found, _map_of_batches = _take_found, _map_of_batches
+
+    def _of_classes(self, is_of_pairs=False):
+        """Return what a task knows of classes, and the decisions among which it chooses."""
+        if self.multilabel_:
+            return {"is_multilabel": True}
+        if len(self.classes_) <= 2:
+            decisions = (Argmax(),)
+        elif not isinstance(self.decision, str) or self.decision != "auto":
+            decisions = (self._decision(0),)
+        elif is_of_pairs or self.max_leaf_size is not None:
+            decisions = (DECISIONS["one-vs-one"],)
+        else:
+            decisions = tuple(DECISIONS.values())
+        return {"classes": self.classes_, "decisions": decisions}
+
+    def _solves_pairs(self, data):
+        return self.sigmas is not None and super()._solves_pairs(data)
+
+    def _default_decision(self, n_columns):  # until held-out rows have chosen
+        return DECISIONS[vars(self).get("decisions_", "discriminants")]
+
+    def _take(self, choice):
+        _take(self, choice)
+        if choice.decision is None:
+            return
+        self.decisions_, self.probability_scale_ = name_of(choice.decision), choice.scale
+        if choice.decision_scores:
+            self.decision_scores_ = choice.decision_scores
+
+    def _take_candidate(self, chosen, candidates, scale):
+        """Set what the decisions of batches chose."""
+        self.decisions_, self.probability_scale_ = name_of(chosen.decision), scale
+        self.sigma_, self.alpha_ = chosen.sigma, chosen.alpha
+        self.decision_scores_ = best_scores(candidates)
+        table = self.cv_results_
+        place = (table["param_sigma"] == self.sigma_) & (table["param_alpha"] == self.alpha_)
+        self.best_score_ = float(table["mean_test_score"][place][0])
+
+    def _alpha_of(self, fitted):
+        if not hasattr(self, "alpha_"):  # of batches, which are not seen again
+            moments = self._together(fitted.moments)
+            errors = Spectrum(moments).cross_validation(np.asarray(self.alphas, float))
+            _take_alpha(self, moments, errors)
+        return self.alpha_
+
+    def _finished(self, fitted):
+        return _without_moments(super()._finished(fitted))
+
+    def _obstacle_to_probabilities(self):
+        if _is_closed_form(self):
+            return "probabilities need folds. Pass sigmas, or use CalibratedClassifierCV."
+        if getattr(self, "multilabel_", False):
+            return "y had several labels per row: calibrate one classifier per label."
+        if self._fitted is not None and not hasattr(self, "probability_scale_"):
+            return (
+                "probabilities need decisions on held-out rows. A search in batches has them for "
+                "two classes, and with decision='auto' or 'one-vs-one'."
+            )
+
+    @partial(Unless, methodcaller("_obstacle_to_probabilities"))
+    def predict_proba(self, X: Array) -> Result:
+        """Return the probabilities of the classes.
+
+        Decision values times ``probability_scale_`` are log odds. With one-vs-one they are the log
+        odds within each pair of classes, which pairwise coupling (Wu, Lin and Weng, 2004) turns
+        into probabilities of all classes; the most probable class is therefore sometimes not the
+        one with the most votes.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+            Probabilities, in float64 for rows of NumPy.
+        """
+        values, dtype = self._values(X)
+        is_of_pairs = len(self.classes_) == 2 or self._decided.is_of_pairs
+        seen = values if is_of_pairs else self._scores(values)
+        calibration = Calibration(self.probability_scale_, is_of_pairs)
+        return probabilities_in(calibration(seen, len(self.classes_)), dtype)
+
+    @partial(Unless, methodcaller("_obstacle_to_probabilities"))
+    def predict_log_proba(self, X: Array) -> Result:
+        """Return the logarithms of `predict_proba`.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+            Log probabilities, in float64 for rows of NumPy; -inf where a probability is 0.
+        """
+        shares = self.predict_proba(X)
+        with np.errstate(divide="ignore"):
+            return namespace(shares).log(shares)

@@ -1,21 +1,42 @@
-"""Searches: a strategy asks for points and is told their scores; the result is a value."""
+"""Searches: a strategy asks for points and is told their scores; the result is a value.
+
+The search of ridge estimators asks which sigma, alpha and decision suit held-out rows best. All
+points are scored on the splits of a sample of the rows, under one map for all splits; where there
+are more rows, the best few points are compared again on one split of more of them, with the kind of
+map that is fitted in the end. In leaves, all points are scored on the same whole ones, whose rows
+are left out one by one. Nothing here knows an estimator: a task goes in, a choice comes out.
+"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from inspect import signature
 from itertools import product
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 
-from .._arrays import LARGEST
+from .._arrays import LARGEST, rounding_of
 from .._progress import Progress
 from .._validation import check_positive, read_only
-from ..features import as_feature_map
+from ..features import ClusterNystroem, as_feature_map
+from .data import Data, Splits, contiguous, stratified
+from .decide import DECISIONS, Calibration, Decision, best_classes, best_scale, name_of, signs_of
+from .held import FeatureSource, KernelSource, LeafSource
 
 # Scores count as equal within this share of what the best one lacks, and within their rounding.
 _EQUAL, ROUNDING = 1e-4, 1e-13
+_RARE = 64  # rows of a class that are not too many for a search
+_MORE = 4  # times as many rows, on which the best points of a search are compared again
+_MOST_EXACT = 9216  # rows of the exact kernel, on which they are
+_LANDMARKS = 256  # of a first look, at most, unless half of all are more
+_BEST = 3  # points that are compared
+_N_SMALLER = 2  # values of sigma than the best, at which decisions are scored, too
+SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
+_MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
 
 
 def maps_of(transformer):
@@ -214,3 +235,548 @@ def _table(grid, scores, equal, is_split):
         key=lambda k: (-params[k].get("sigma", 0.0), params[k].get("alpha", 0.0)),
     )
     return place, {name: read_only(values) for name, values in table.items()}
+
+
+# ---------------------------------------------------------------- scorers
+
+
+class KnownPredictions(RegressorMixin, BaseEstimator):
+    """A regressor that predicts what it is given.
+
+    Parameters
+    ----------
+    predictions : ndarray of shape (n,) or (n, n_outputs)
+        What it predicts, in the order of the rows.
+    """
+
+    def __init__(self, predictions):
+        self.predictions = predictions
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+    def predict(self, X):
+        """Return the predictions."""
+        return self.predictions
+
+
+class KnownLabels(ClassifierMixin, KnownPredictions):
+    """A classifier of several labels per row by the values that it is given."""
+
+    @property
+    def classes_(self):
+        """Numbers of the labels."""
+        return np.arange(self.predictions.shape[1])
+
+    def decision_function(self, X):
+        """Return the values of the labels."""
+        return self.predictions
+
+    def predict(self, X):
+        """Return the labels."""
+        return (self.predictions > rounding_of(X)).astype(int)
+
+
+class KnownDecisions(ClassifierMixin, BaseEstimator):
+    """A classifier that decides by the values that it is given.
+
+    Parameters
+    ----------
+    classes : ndarray of shape (n_classes,)
+        Labels.
+    values : ndarray of shape (n, n_values)
+        Values of the regressions, in the order of the rows.
+    scores : ndarray of shape (n, n_classes) or (n, 1)
+        What a decision reads from them.
+    codes : ndarray of int of shape (n,)
+        Numbers of the true classes, to which the scale of probabilities is fitted.
+    is_of_pairs : bool
+        Whether values are those of pairs.
+    """
+
+    def __init__(self, classes, values, scores, codes, is_of_pairs):
+        self.classes_, self.values, self.scores, self.codes = classes, values, scores, codes
+        self.is_of_pairs = is_of_pairs
+
+    def decision_function(self, X):
+        """Return the scores of the classes, or of the second of two."""
+        return self.scores[:, 0] if len(self.classes_) == 2 else self.scores
+
+    def predict(self, X):
+        """Return the labels, the first of equals."""
+        return self.classes_[best_classes(self.scores, rounding_of(X))]
+
+    def predict_proba(self, X):
+        """Return the probabilities of the classes."""
+        seen = self.values if self.is_of_pairs else self.scores
+        return Calibration.of(seen, self.codes, None, self.is_of_pairs)(seen, len(self.classes_))
+
+
+def scorer_of(estimator):
+    """Return a function of an estimator, or what stands for one, and of held-out rows; or None."""
+    if estimator.scoring is None:
+        return None
+    from sklearn.metrics import check_scoring  # megabytes
+
+    scorer = check_scoring(estimator, scoring=estimator.scoring)
+    takes_weights = "sample_weight" in signature(scorer).parameters
+
+    def score(fitted, test):
+        weights = {"sample_weight": test.score_weights} if takes_weights else {}
+        return scorer(fitted, test.X, test.y, **weights)
+
+    return score
+
+
+# ---------------------------------------------------------------- the search of ridge estimators
+
+
+@dataclass(frozen=True, eq=False)
+class SearchRows:
+    """All rows and their splits, of which a search looks at some.
+
+    Parameters
+    ----------
+    data : Data
+        All rows.
+    splits : Splits
+        Of all rows.
+    cv : object
+        What the splits come from, for error messages.
+    most : int or None
+        About how many rows are looked at first; None is all.
+    """
+
+    data: Data
+    splits: Splits
+    cv: Any
+    most: int | None
+
+    @cached_property
+    def first(self):
+        """The rows on which all points are scored, and their splits."""
+        return contiguous(*self._drawn(self.most))
+
+    def more(self, most):
+        """Return more rows and the split that trains on most of them; None if all were seen."""
+        if len(self.first[0].y) == len(self.data.y):
+            return None
+        data, splits = self._drawn(most)
+        return data, splits.largest()
+
+    def _drawn(self, most):
+        n, targets = len(self.data.y), self.data.values
+        if most is None or n <= most:
+            return self.data, self.splits
+        is_of_classes = targets.classes is not None
+        codes = targets.values if is_of_classes else np.zeros(n, int)
+        rows = stratified(codes, most, _RARE if is_of_classes else 0)
+        return self.data.part(rows), self.splits.among(rows, self.cv)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a search is asked.
+
+    Parameters
+    ----------
+    rows : SearchRows
+        The rows.
+    feature_map : transformer or None
+        Unfitted; None is the exact kernel, in the rows of pairs of classes.
+    sigmas : ndarray of float
+        Values of sigma; none keeps that of the map.
+    alphas : ndarray of float
+        Penalties.
+    score : callable, default=None
+        Score of a fitted estimator, or what stands for one, and rows; None is the squared error,
+        and the accuracy of decisions.
+    learns : bool, default=False
+        Whether the map learns from targets, so that every split has its own.
+    classes : ndarray, default=None
+        Labels; None where targets are numbers, or several labels per row.
+    is_multilabel : bool, default=False
+        Whether rows have several labels.
+    decisions : tuple of Decision, default=()
+        The decisions to choose from.
+    max_leaf_size : int, default=None
+        As of the estimator.
+    has_factors : bool, default=False
+        Whether weights have factors of classes, which are no repetitions.
+    verbose : int, default=0
+        With 1, print a line for every sigma.
+    """
+
+    rows: SearchRows
+    feature_map: Any
+    sigmas: np.ndarray
+    alphas: np.ndarray
+    score: Callable | None = None
+    learns: bool = False
+    classes: np.ndarray | None = None
+    is_multilabel: bool = False
+    decisions: tuple = ()
+    max_leaf_size: int | None = None
+    has_factors: bool = False
+    verbose: int = 0
+
+    @property
+    def n_classes(self):
+        """Number of classes; 0 for numbers."""
+        return 0 if self.classes is None else len(self.classes)
+
+    def source(self, rows, learns, fit=None):
+        """Return what makes values of held-out rows."""
+        if self.feature_map is None:
+            return KernelSource(*rows, self.n_classes)
+        least, has_sigma = min(self.alphas), bool(len(self.sigmas))
+        given = self.feature_map, *rows, least, learns, self.n_classes, has_sigma
+        source = FeatureSource(*given, given_fit=fit)
+        if self.max_leaf_size is None:
+            return source
+        sigma = float(self.sigmas[0]) if has_sigma else 0.0
+        return LeafSource(source.fit, source.data, self.max_leaf_size, sigma, self.has_factors)
+
+    def on_few_landmarks(self):
+        """Return the task of the first look at some of many rows, where half the landmarks do."""
+        is_sample = len(self.rows.first[0].y) < len(self.rows.data.y)
+        if not (is_sample and isinstance(self.feature_map, ClusterNystroem)):
+            return self
+        n = max(self.feature_map.n_components // 2, min(self.feature_map.n_components, _LANDMARKS))
+        return replace(self, feature_map=clone(self.feature_map).set_params(n_components=n))
+
+    @property
+    def first_decision(self):
+        """The decision that the table scores, if a scorer needs one."""
+        if not self.n_classes:
+            return None
+        is_known = DECISIONS["discriminants"] in self.decisions and len(self.decisions) > 1
+        return DECISIONS["discriminants"] if is_known else self.decisions[0]
+
+    @property
+    def is_decided_again(self):
+        """Whether decisions are scored, at the best points of the table and near them."""
+        if self.n_classes < 2:
+            return False
+        if self.n_classes == 2:
+            return self.score is None
+        return len(self.decisions) > 1 or not (self.score or self.decisions[0].uses_targets)
+
+    def alphas_for(self, decision):
+        """Return the penalties that are tried for a decision: of large ones the least at most."""
+        alphas = np.unique(self.alphas)
+        most = max(decision.most_alpha, alphas[0])
+        return alphas[alphas <= most]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A decision at a point, with its score on held-out rows.
+
+    Parameters
+    ----------
+    decision : Decision or None
+        None where targets are numbers.
+    sigma, alpha : float
+        The point.
+    score : float
+        Its mean score over splits.
+    """
+
+    decision: Decision | None
+    sigma: float
+    alpha: float
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What a search chose.
+
+    Parameters
+    ----------
+    decision, sigma, alpha
+        As of a `Candidate`.
+    table : dict of ndarray
+        Scores of all points, named as in GridSearchCV.
+    score : float
+        That of the point in the table.
+    n_rows : int
+        Number of rows in the table.
+    decision_scores : dict
+        The best score of every decision by name.
+    scale : float or None
+        The multiplier of values in `Calibration`.
+    fit : callable or None
+        Returns the map that scored the table, fitted at a sigma.
+    """
+
+    decision: Decision | None
+    sigma: float
+    alpha: float
+    table: dict
+    score: float
+    n_rows: int
+    decision_scores: dict
+    scale: float | None
+    fit: Callable | None
+
+
+def searched(task: Task) -> Choice:
+    """Return what suits the held-out rows of a task best."""
+    first, scored = task.on_few_landmarks(), {}
+    source = first.source(task.rows.first, task.learns)
+    found = _table_of(task, source, scored)
+    point = found.point.get("sigma", 0.0), found.point["alpha"]
+    chosen = Candidate(task.first_decision, *point, found.score)
+    if task.is_decided_again:
+        sigmas = candidate_sigmas(found.table)
+        candidates = _candidates(task, source, scored, sigmas)
+        n_rows = sum(map(len, source.splits.tests))
+        chosen = decided(task, candidates, sigmas, point, n_rows)
+        scores = best_scores(candidates)
+    else:
+        scores = {}
+        candidates = _points_of(found.table, chosen.decision)
+    whole = source if first is task else task.source(task.rows.first, task.learns)
+    chosen, held = _compared(task, whole, chosen, candidates)
+    is_of_sigma = found.table.get("param_sigma", np.zeros(1)) == chosen.sigma
+    place = np.argmax(is_of_sigma & (found.table["param_alpha"] == chosen.alpha))
+    scale = None
+    if task.n_classes:
+        of_splits = held or _held(task, whole, chosen)
+        judged = np.mean([one.judged(0, chosen.decision) for one in of_splits], axis=0)
+        scale = best_scale(judged[1:])
+    return Choice(
+        chosen.decision,
+        chosen.sigma,
+        chosen.alpha,
+        found.table,
+        float(found.table["mean_test_score"][place]),
+        len(source.data.y),
+        scores,
+        scale,
+        getattr(whole, "fit", None),
+    )
+
+
+# ---------------------------------------------------------------- scores
+
+
+def _table_of(task, source, scored):
+    """Return what a search of the grid finds, by squared errors or by the task's scorer.
+
+    The mean scores of decisions that come with it, by decision and sigma, go into `scored`.
+    """
+    targets, decision = source.data.values, task.first_decision
+    unit, rounding = float(targets.unit.max()), ROUNDING
+    if targets.classes is None and not task.is_multilabel:  # errors come from far larger squares
+        rounding *= np.var(targets(slice(None)), axis=0).mean()
+    equal = Equal(rounding=rounding, unit=unit) if task.score is None else Equal(ceiling=None)
+    alphas, problems, signs = task.alphas, None, None
+    if task.n_classes and (task.feature_map is None or (task.score and not decision.uses_targets)):
+        alphas, problems = task.alphas_for(decision), decision.problems(task.n_classes)
+        signs = signs_of(task.n_classes) if task.score is None else None
+    together = [one for one in task.decisions if problems is None and one.uses_targets]
+
+    def judge(point):
+        of_splits = source.held(point["sigma"], alphas, problems)
+        known = {
+            one: [scores_of(task, held, one) for held in of_splits]
+            for one in (together if task.is_decided_again else ())
+        }
+        for one, scores in known.items():
+            scored[one, point["sigma"]] = alphas, np.mean(scores, axis=0)
+        if task.score is not None:
+            scores = known.get(decision)
+            return scores or [scores_of(task, held, decision) for held in of_splits], None
+        if signs is not None:
+            return [-held.pair_errors(signs) for held in of_splits], None
+        return [-held.errors() for held in of_splits], None
+
+    return search(Grid(task.sigmas, {"alpha": alphas}), judge, equal, verbose=task.verbose)
+
+
+def scores_of(task, held, decision):
+    """Return the scores of all alphas: accuracies, negative errors, or those of the scorer."""
+    if task.score is None:
+        return held.accuracies(decision) if task.n_classes else -held.errors()
+    known, rows = [], held.rows
+    for place, values in enumerate(held.values):
+        if task.is_multilabel:
+            known.append(KnownLabels(values))
+        elif not task.n_classes:
+            known.append(KnownPredictions(values.reshape(rows.y.shape)))
+        else:
+            scores, codes = held.scores_at(place, decision), rows.values.values
+            is_of_pairs = scores.shape[1] == 1 or decision.is_of_pairs
+            known.append(KnownDecisions(task.classes, values, scores, codes, is_of_pairs))
+    return np.array([task.score(one, rows) for one in known])
+
+
+def _candidates(task, source, scored, sigmas):
+    """Return all decisions with the penalties that are worth it, at some values of sigma."""
+    scored = {(one, sigma): scored[one, sigma] for one, sigma in scored if sigma in sigmas}
+    for decision in task.decisions:
+        if (decision, sigmas[0]) in scored:
+            continue
+        problems, alphas = decision.problems(task.n_classes), task.alphas_for(decision)
+        n_splits, best = n_scored_splits(task, source, len(alphas) * len(sigmas), decision), None
+        for number, sigma in enumerate(sigmas):
+            if number > 1 and best != min(sigmas[:number]):
+                break  # a smaller one is tried if the one before is the best so far
+            of_splits = source.held(sigma, alphas, problems, n_splits)
+            means = np.mean([scores_of(task, held, decision) for held in of_splits], axis=0)
+            scored[decision, sigma] = alphas, means
+            tops = {at: scored[one, at][1].max() for one, at in scored if one == decision}
+            best = max(tops, key=tops.get)
+    return [
+        Candidate(decision, float(sigma), float(alpha), float(score))
+        for (decision, sigma), (alphas, scores) in scored.items()
+        for alpha, score in zip(alphas, scores, strict=True)
+        if alpha in task.alphas_for(decision)
+    ]
+
+
+def candidate_sigmas(table):
+    """Return the two best values of sigma in a table of scores, and smaller ones.
+
+    Squared errors are least where the kernel is narrower than suits votes of pairs. The best comes
+    first, the least of equals.
+    """
+    of_points = table.get("param_sigma", np.zeros(len(table["mean_test_score"])))
+    sigmas = np.unique(of_points)
+    scores = [table["mean_test_score"][of_points == sigma].max() for sigma in sigmas]
+    scores, left, best = np.nan_to_num(scores, nan=-np.inf), np.arange(len(sigmas)), []
+    for _ in range(min(2, len(sigmas))):
+        best.append(left[np.argmax(Equal()(scores[left]))])
+        left = left[left != best[-1]]
+    smaller = range(best[0] - 1, max(best[0] - 1 - _N_SMALLER, -1), -1)
+    return sigmas[best + [place for place in smaller if place not in best]]
+
+
+def n_scored_splits(task, source, n_points, decision):
+    """Return on how many splits a decision is scored, so that pairs do not take too long."""
+    counts = np.sort(np.bincount(source.data.values.values))
+    n_rows = int(counts[-2:].sum())
+    n_numbers = min(n_rows, source.n_columns or n_rows)
+    n_problems = len(decision.problems(task.n_classes))
+    cost = n_problems * n_points * n_numbers**3 / 3
+    return int(np.clip(_MOST_OPERATIONS / max(cost, 1), 1, len(source.splits)))
+
+
+def best_scores(candidates):
+    """Return the best score of every decision by name."""
+    scores = {}
+    for one in candidates:
+        name = name_of(one.decision)
+        scores[name] = max(scores.get(name, -np.inf), one.score)
+    return scores
+
+
+def _points_of(table, decision):
+    """Return the points of a table as candidates, the best first."""
+    order = np.argsort(-np.nan_to_num(table["mean_test_score"], nan=-np.inf), kind="stable")
+    params, scores = table["params"], table["mean_test_score"]
+    return [
+        Candidate(decision, params[k].get("sigma", 0.0), params[k]["alpha"], float(scores[k]))
+        for k in order[: _BEST + 1]
+    ]
+
+
+# ---------------------------------------------------------------- choices
+
+
+def decided(task, candidates, sigmas, point, n_rows):
+    """Return the candidate that is chosen by its score on so many rows."""
+    good = candidates
+    if task.n_classes == 2:
+        good = of_two_classes(candidates, *point, n_rows)
+    elif task.score is None:
+        good = at_one_sigma(candidates, sigmas, n_rows)
+    equal = Equal(1.0 if task.score is None else None, SAME_ACCURACY)
+    return simplest(good, equal(np.array([one.score for one in good])))
+
+
+def simplest(candidates, is_good):
+    """Return the simplest of the good candidates: its decision, then least sigma, most alpha."""
+    order = list(DECISIONS.values())
+
+    def rank(one):
+        place = order.index(one.decision) if one.decision in order else len(order)
+        return place, one.sigma, -one.alpha
+
+    return min((one for one, good in zip(candidates, is_good, strict=True) if good), key=rank)
+
+
+def at_one_sigma(candidates, sigmas, n_rows):
+    """Return the candidates of the better of two values of sigma, or of a clearly better one.
+
+    That is by a standard error of its accuracy on so many rows: squared errors, which put the two
+    first, have less noise than accuracies.
+    """
+    chosen, best, margin = [], -np.inf, 0.0
+    for number, sigma in enumerate(sigmas):
+        others = [one for one in candidates if one.sigma == sigma]
+        score = max((one.score for one in others), default=-np.inf)
+        if number > 1 and others:
+            margin = _standard_error(score, n_rows)
+        if score > best + margin:
+            chosen, best = others, score
+    return chosen
+
+
+def of_two_classes(candidates, sigma, alpha, n_rows):
+    """Return the candidate of the least squared error, or all if one is clearly more accurate.
+
+    That is by a standard error of its accuracy on so many rows. Where classes touch at a sharp
+    border, squared errors are least at a kernel much narrower than is good for decisions.
+    """
+    best = max(one.score for one in candidates)
+    least = best - _standard_error(best, n_rows)
+    first = [one for one in candidates if (one.sigma, one.alpha) == (sigma, alpha)]
+    return first if first and first[0].score >= least else candidates
+
+
+def _standard_error(accuracy, n_rows):
+    """Return the standard error of an accuracy, which rounding may have put above 1."""
+    return np.sqrt(max(accuracy * (1 - accuracy), 0.0) / n_rows)
+
+
+def _compared(task, source, chosen, candidates):
+    """Return the best of a few candidates on more rows, and what is held there; or the chosen.
+
+    More rows may ask for a narrower kernel or a smaller penalty, and the final map for others.
+    """
+    most = task.rows.most and _MORE * task.rows.most
+    if task.feature_map is None:
+        most = min(most, _MOST_EXACT) if most else most
+    rows = task.rows.more(most)
+    if rows is None:
+        return chosen, None
+    others = sorted((one for one in candidates if one != chosen), key=lambda one: -one.score)
+    # Numbers keep the landmarks of the search; those of classes are found with labels.
+    fit = None if task.n_classes or task.learns else source.fit
+    source = task.source(rows, fit is None, fit)
+    few, seen = [chosen, *others[: _BEST - 1]], {}
+    for one in few:  # those that share features are judged together
+        seen.setdefault((one.decision, one.sigma), []).append(one)
+    scores = {}
+    for (decision, _), alike in seen.items():
+        alphas = [one.alpha for one in alike]
+        (held,) = _held(task, source, alike[0], alphas)
+        for place, score in enumerate(scores_of(task, held, decision).tolist()):
+            scores[alike[place]] = score, held.at(place)
+    best = chosen
+    for one in few[1:]:
+        if scores[one][0] > scores[best][0] + SAME_ACCURACY:
+            best = one
+    return best, [scores[best][1]]
+
+
+def _held(task, source, candidate, alphas=None):
+    """Return what is held of every split at a candidate, or at others of its penalties."""
+    decision, problems = candidate.decision, None
+    if task.n_classes and (task.feature_map is None or not decision.uses_targets):
+        problems = decision.problems(task.n_classes)
+    return source.held(candidate.sigma, alphas or [candidate.alpha], problems)
