@@ -98,9 +98,9 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         feature_map = prepared(feature_map, owner=owner, sigma=sigma, hint=hint)
         return prepared(feature_map, owner=owner, random_state=self.random_state)
 
-    def _default_for(self, data, is_first_batch=False):
-        """Return the map that None stands for, given the rows."""
-        return self._default_map
+    def _map_of_batches(self, sigma, data=None):
+        """Return an unfitted map for batches, whose rows are not known, or of a sample."""
+        return self._prepared(None if sigma == "evidence" else sigma)
 
     def _leaves_sigma_open(self, feature_map):
         """Return whether a fit chooses sigma, given the prepared map."""

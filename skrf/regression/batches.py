@@ -23,9 +23,12 @@ from .held import Held
 from .moments import features_of
 from .search import (
     Candidate,
+    Choice,
     Equal,
     Grid,
     Task,
+    best_of,
+    best_scores,
     candidate_sigmas,
     decided,
     learns_from,
@@ -377,8 +380,8 @@ def ridge_searches(model, classes, scope, decades):
         rounding *= np.mean(targets.squares) / targets.total
     equal = Equal(rounding=rounding, unit=unit)
     found = search(Grid(sigmas, {"alpha": alphas}), judge, equal)
-    draft._take_found(found)
-    n_rows = draft.n_samples_searched_ = int(work.folds.ends[:, -1].sum())
+    chosen, n_rows = best_of(found), int(work.folds.ends[:, -1].sum())
+    scores, scale = {}, None
     places = {sigma: k for k, sigma in enumerate(sigmas.tolist())}
     task = Task(None, feature_map, sigmas, alphas, **draft._of_classes())
     if task.is_decided_again:
@@ -390,25 +393,25 @@ def ridge_searches(model, classes, scope, decades):
         trains, _, totals = work.settled(sums)
         record = yield Pass("decisions", partial(work.judged, work.solved(trains, task)))
         check_folds(record)
-        judged = np.mean([right / weight for weight, right in record], axis=0)
         points = [
             (one, float(sigma), float(alpha))
             for sigma in best
             for one in task.decisions
             for alpha in task.alphas_for(one)
         ]
+        judged = np.mean([right / weight for weight, right in record], axis=0)
         judged = judged.reshape(len(points), -1)
         candidates = [
             Candidate(*point, float(right))
             for point, right in zip(points, judged[:, 0], strict=True)
         ]
-        point = found.point["sigma"], found.point["alpha"]
-        chosen = decided(task, candidates, best, point, n_rows)
+        chosen = decided(task, candidates, best, (chosen.sigma, chosen.alpha), n_rows)
+        scores = best_scores(candidates)
         scale = best_scale(judged[candidates.index(chosen), 1:])
-        draft._take_candidate(chosen, candidates, scale)
-        total = totals[best.tolist().index(draft.sigma_)]
+        total = totals[best.tolist().index(chosen.sigma)]
     else:
-        total = totals[places[draft.sigma_]]
+        total = totals[places[chosen.sigma]]
+    draft._take(Choice(chosen, found.table, n_rows, scores, scale))
     draft.feature_map_ = fits[places[draft.sigma_]]
     return (yield from _finished(work, data, feature_map, draft, total))
 
@@ -489,6 +492,13 @@ class _Work:
             totals.append(both[0][1])
         return trains, tests, totals
 
+    def _tested(self, *batch):
+        """Yield the numbers of splits that test rows of a batch, and these rows."""
+        data, cell = self._parts(*batch)
+        for k, tested in enumerate(self.folds.tested):
+            if tested[cell].any():
+                yield k, _part(data, tested[cell])
+
     def outcomes(self, trains, exponents, *batch):
         """Return for every split the moments of its targets, and the outcomes of all sigmas.
 
@@ -499,11 +509,8 @@ class _Work:
         exponents : tuple of int and (array of) int
             Exponents of 2 of the units of weights and targets.
         """
-        (data, cell), record = self._parts(*batch), [None] * len(self.folds.tested)
-        for k, tested in enumerate(self.folds.tested):
-            if not tested[cell].any():
-                continue
-            part = _part(data, tested[cell])
+        record = [None] * len(self.folds.tested)
+        for k, part in self._tested(*batch):
             weights = np.ldexp(part.weights, -exponents[0])
             moments = Moments.of(np.ldexp(part.values, -exponents[1]), weights, sizes=False)
             outcomes = (
@@ -528,11 +535,9 @@ class _Work:
 
     def judged(self, solutions, *batch):
         """Return for every split its weight, and this times what is judged of all decisions."""
-        (data, cell), record = self._parts(*batch), [None] * len(self.folds.tested)
-        for k, tested in enumerate(self.folds.tested):
-            if not tested[cell].any():
-                continue
-            part, judged = _part(data, tested[cell]), []
+        record = [None] * len(self.folds.tested)
+        for k, part in self._tested(*batch):
+            judged = []
             for s, of_sigma in enumerate(solutions):
                 features = features_of(self._before(s, k).maps[0], part.X)
                 for decision, of_alphas in of_sigma[k]:

@@ -288,30 +288,27 @@ def _sizes(of_x, weights):
 # ---------------------------------------------------------------- splits
 
 
-def splitter_for(cv, y, *, classifier):
-    """Return the splitter that `cv` stands for, with fewer folds if rows do not allow as many."""
+def splits_of(model, y, data, groups):
+    """Return the `Splits` of validated rows, given y as it was passed.
+
+    There are fewer folds than `cv` says if rows do not allow as many.
+    """
     from sklearn.model_selection import check_cv  # imported here because it uses megabytes
 
-    if isinstance(cv, Integral):
-        if classifier and y.ndim == 1:
-            most, what = np.unique(y, return_counts=True)[1].max(), "rows of a class"
-        else:
-            most, what = len(y), "rows"
-        if 2 <= most < cv:
-            # Of a single row there is no coefficient of determination.
-            n_folds = int(most) if what == "rows of a class" else max(int(most) // 2, 2)
-            message = f"cv={cv} needs as many {what}: {n_folds} folds are used."
-            warn(message, UserWarning)
-            cv = n_folds
-    return check_cv(cv, y, classifier=classifier)
-
-
-def splits_of(model, y, data, groups):
-    """Return the `Splits` of validated rows, given y as it was passed."""
     y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
+    cv, is_of_labels = model.cv, is_classifier(model)
     with naming("cv"):
-        cv = splitter_for(model.cv, y, classifier=is_classifier(model))
-        return Splits.of(cv, y, data, groups)
+        if isinstance(cv, Integral):
+            most, what = len(y), "rows"
+            if is_of_labels and y.ndim == 1:
+                most, what = int(np.unique(y, return_counts=True)[1].max()), "rows of a class"
+            if 2 <= most < cv:
+                # Of a single row there is no coefficient of determination.
+                n_folds = most if what == "rows of a class" else max(most // 2, 2)
+                message = f"cv={cv} needs as many {what}: {n_folds} folds are used."
+                warn(message, UserWarning)
+                cv = n_folds
+        return Splits.of(check_cv(cv, y, classifier=is_of_labels), y, data, groups)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from .._arrays import rounding_of, take
+from .._arrays import rounding_of, take, to_host
 from ..features import ClusterNystroem, as_feature_map, columns_of
 from .data import Data, Splits, as_slice, stratified, sums_of_splits
 from .decide import best_classes, losses
 from .moments import RidgeSums, beside_threads, features_of, held_features, moments_of_groups
 from .near_far import Ground, NearFarRows, check_leaves, parts_of, sampled
-from .rows import RowSystem, kernel_values
+from .rows import RowSystem, kernel_between
 from .solve import Solution, solve_problems, values_of
 
 _MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB
@@ -274,7 +274,10 @@ class KernelSource:
         """Return a list of what is `Held` of every split; see `FeatureSource`."""
         results = []
         for train, test in self._parts[:n_splits]:
-            values = kernel_values(train, test, sigma, problems, alphas, self.n_classes)
+            rows = to_host(train.X)
+            gram, cross = (kernel_between(to_host(part.X), rows, sigma) for part in (train, test))
+            given = train.values.values, train.sample_weight, self.n_classes
+            values = RowSystem.of_gram(gram, *given).values(cross, problems, alphas)
             nothing = Solution(0.0, np.empty((0, 0)), np.ones(values.shape[2]), np.empty(0))
             results.append(Held(values, test, [nothing] * len(alphas)))
         return results

@@ -77,7 +77,8 @@ class KernelRegression(KernelEstimator):
                 self.sigma_, share, score = best_exact_sigma(data)
             else:
                 self.sigma_, share, score = data.resolved(self.sigma), 0.0, None
-            self._keep_score(score)
+            if score is not None:
+                self.best_score_ = score
             maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
             return replace(self._before(maps, data), prior_share=share)
         feature_map, share = self._check_size(self._prepared(sigma=self.sigma), data), 0.0
@@ -89,19 +90,13 @@ class KernelRegression(KernelEstimator):
         if self._leaves_sigma_open(feature_map):
             with beside_threads(feature_map):
                 sigma, share, score = best_sigma(feature_map, data)
-            self._keep_score(score)
+            if score is not None:
+                self.best_score_ = score
             feature_map.set_params(sigma=sigma)
         self.feature_map_ = data.fitted(feature_map)
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
         return replace(self._before(maps_of(self.feature_map_), data), prior_share=share)
-
-    def _map_of_batches(self, sigma, data=None):
-        return self._prepared(sigma)
-
-    def _keep_score(self, score):
-        if score is not None:
-            self.best_score_ = score
 
     def _before(self, maps, data):
         return KeySums.before(self.get_params(), maps, data)
@@ -659,8 +654,7 @@ class _Search:
         feature_map = self._map_of_batches(float(sigmas[0]))
         is_apart = learns_from(feature_map, data.target)
         self._check_size(feature_map, data, 2 if is_apart else 4 * len(splits))
-        judge = draft._judge_apart if is_apart else draft._judge
-        judge = judge(feature_map, *contiguous(data, splits))
+        judge = draft._judge(feature_map, *contiguous(data, splits), is_apart)
         equal = Equal(ceiling=1.0 if self.scoring is None else None)
         with beside_threads(feature_map):
             found = search(Grid(sigmas), judge, equal, verbose=self.verbose)
@@ -676,40 +670,28 @@ class _Search:
         self.sigma_, self.best_score_ = found.point["sigma"], found.score
         self.cv_results_ = found.table
 
-    def _judge(self, feature_map, data, splits):
-        """Return what scores a sigma, with the map and the sums of all rows."""
-        fit, score = data.fit_at_sigma(feature_map), self._score_of_rows()
-        tests = [data.part(as_slice(test)) for test in splits.tests]
+    def _judge(self, feature_map, data, splits, is_apart):
+        """Return what scores a sigma, and keeps the map and the sums of all rows.
+
+        If they are `is_apart`, every split has a map fitted only to the rows that it trains on.
+        """
+        score = scorer_of(self) or (lambda fitted, test: fitted._score(test))
+        tests, trains = [data.part(as_slice(test)) for test in splits.tests], [data]
+        if is_apart:
+            trains = [data.part(as_slice(train)) for train in splits.trains]
+        fits = [train.fit_at_sigma(feature_map) for train in trains]
 
         def judge(point):
-            fitted = fit(point["sigma"])
-            trains, total = sums_of_splits(self._before(maps_of(fitted), data), data, splits)
-            scores = [score(self._on(sums), test) for sums, test in zip(trains, tests, strict=True)]
-            return scores, (fitted, total)
+            maps, kept = [fit(point["sigma"]) for fit in fits], None
+            if is_apart:
+                pairs = zip(maps, trains, strict=True)
+                sums = [self._before(maps_of(one), train).added(train) for one, train in pairs]
+            else:
+                sums, total = sums_of_splits(self._before(maps_of(maps[0]), data), data, splits)
+                kept = maps[0], total
+            return [score(self._on(one), test) for one, test in zip(sums, tests, strict=True)], kept
 
         return judge
-
-    def _judge_apart(self, feature_map, data, splits):
-        """Return the same with maps that are fitted only to the rows that a split trains on."""
-        score = self._score_of_rows()
-        parts = [
-            [data.part(as_slice(rows)) for rows in split]
-            for split in zip(splits.trains, splits.tests, strict=True)
-        ]
-        fits = [train.fit_at_sigma(feature_map) for train, _ in parts]
-
-        def judge(point):
-            scores = []
-            for fit, (train, test) in zip(fits, parts, strict=True):
-                sums = self._before(maps_of(fit(point["sigma"])), train).added(train)
-                scores.append(score(self._on(sums), test))
-            return scores, None
-
-        return judge
-
-    def _score_of_rows(self):
-        """Return a function of an estimator and rows of any weight."""
-        return scorer_of(self) or (lambda fitted, test: fitted._score(test))
 
     def _obstacle_to_batches(self):
         return HAS_FOLDS

@@ -313,6 +313,12 @@ class Moments:
         return Moments(np.array([weight.sum()]), mean[None], products[None], unit)
 
     @property
+    def together(self):
+        """The moments of all rows; those of classes get the targets -1 and 1 for every class."""
+        n = len(self.weight)
+        return self if n == 1 else self.pooled(np.arange(n), 2.0 * np.eye(n) - 1)
+
+    @property
     def shares(self):
         """Weights of the targets' errors, in these units, in their mean in the largest unit."""
         return (self.unit / self.unit.max()) ** 2 / len(self.unit)
@@ -435,21 +441,15 @@ def _is_inner_precise(feature_map, X, weights, least_alpha):
 
     That takes less time for many rows, but magnifies the rounding of the products.
     """
-    inner = feature_map.inner
-    if inner is None or X.shape[0] < _MANY_ROWS * inner.n_columns:
+    inner, n = feature_map.inner, X.shape[0]
+    if inner is None or n < _MANY_ROWS * inner.n_columns:
         return False
+    some = take(X, np.arange(0, n, -(-n // _FIRST_ROWS)))
+    features = to_host(plain_features(inner, some, Memory()))
     with np.errstate(over="ignore", invalid="ignore"):
-        weight = X.shape[0] if weights is None else weights.sum()
-        rounding = feature_map.magnification * rounding_of_products(inner, X, weight)
-    return rounding < _MAGNIFIED * least_alpha
-
-
-def rounding_of_products(feature_map, X, weight):
-    """Return about the rounding of the moments of rows of a weight, from the features of some."""
-    n = X.shape[0]
-    rows = take(X, np.arange(0, n, -(-n // _FIRST_ROWS)))
-    features = to_host(plain_features(feature_map, rows, Memory()))
-    return np.finfo(float).eps * weight * features.var(axis=0).sum()
+        weight = n if weights is None else weights.sum()
+        rounding = np.finfo(float).eps * weight * features.var(axis=0).sum()
+    return feature_map.magnification * rounding < _MAGNIFIED * least_alpha
 
 
 # ---------------------------------------------------------------- moments of every class

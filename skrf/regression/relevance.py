@@ -101,7 +101,15 @@ class _ScalesFromTargets(TakesBatches, TransformerMixin, EstimatorBase):
         return commit(self, draft)
 
     def _targets(self, X, y):
-        return _targets(X, y)
+        """Return codes of labels or regression targets, and whether they are labels."""
+        with naming("y"):
+            kind = as_numpy("y", y)
+            if kind.dtype.kind == "f" or (kind.ndim == 2 and kind.shape[1] > 1):
+                y = check_targets(X, y)
+                return y.reshape(len(y), -1), False
+            y = check_labels("y", y)
+            check_consistent_length(X, y)
+            return np.unique(y, return_inverse=True)[1], True
 
     def _passes(self, classes, scope):
         self._validate_params()
@@ -396,18 +404,6 @@ class RelevanceProjection(ClassNamePrefixFeaturesOutMixin, _ScalesFromTargets):
         """
         check_is_fitted(self)
         return self._multiplied(X, self.components_, "components_")
-
-
-def _targets(X, y):
-    """Return codes of labels or regression targets, and whether they are labels."""
-    with naming("y"):
-        kind = as_numpy("y", y)
-        if kind.dtype.kind == "f" or (kind.ndim == 2 and kind.shape[1] > 1):
-            y = check_targets(X, y)
-            return y.reshape(len(y), -1), False
-        y = check_labels("y", y)
-        check_consistent_length(X, y)
-        return np.unique(y, return_inverse=True)[1], True
 
 
 def _sample(X, y, weights, most, rng):

@@ -75,11 +75,12 @@ from .near_far import NearFarRows, check_leaves
 from .rows import ExactRows, KernelMap
 from .search import (
     ROUNDING,
+    Choice,
     Equal,
     Grid,
     SearchRows,
     Task,
-    best_scores,
+    best_of,
     learns_from,
     maps_of,
     positive_array,
@@ -131,9 +132,6 @@ class Ridge(KernelEstimator):
     def _map_at(self, sigma, data, is_first_batch=False):
         default = self._default_for(data, is_first_batch)
         return self._prepared(sigma, hint=self._hint, default=default)
-
-    def _map_of_batches(self, sigma, data=None):
-        return self._prepared(None if sigma == "evidence" else sigma)
 
     def _fit_map(self, data, is_first_batch=False):
         self._least_alpha()  # raise before any work
@@ -784,15 +782,8 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         alpha = self._least_alpha()
         if not alpha:
             check_sizes(fitted.sizes)
-            alpha, _ = Spectrum(self._together(fitted.moments)).by_evidence(fitted.sizes)
+            alpha, _ = Spectrum(fitted.moments.together).by_evidence(fitted.sizes)
         return alpha
-
-    def _together(self, moments):
-        """Return the moments of all rows with targets -1 and 1 for every class."""
-        if len(moments.weight) == 1:
-            return moments
-        n_classes = len(self.classes_)
-        return moments.pooled(np.arange(n_classes), 2.0 * np.eye(n_classes) - 1)
 
     @property
     def _decided(self):
@@ -953,7 +944,7 @@ def _splits(self, y, data, groups):
 def _fitted_by_leave_one_out(draft, data):
     """Return a fit with the map's own sigma, and choose alpha by exact leave-one-out."""
     fitted = draft._fit_map(data).added(data)
-    moments = draft._together(fitted.moments)
+    moments = fitted.moments.together
     given = data, moments, positive_array("alphas", draft.alphas), fitted.basis
     with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
         errors = leave_one_out_errors(fitted.maps[0], *given)
@@ -967,7 +958,8 @@ def _take_alpha(draft, moments, errors):
     rounding = ROUNDING * np.mean(moments.squares) / moments.total
     equal = Equal(rounding=rounding, unit=moments.unit.max())
     grid = Grid(sigmas, {"alpha": positive_array("alphas", draft.alphas)})
-    _take_found(draft, search(grid, lambda point: ([-errors], None), equal, is_split=False))
+    found = search(grid, lambda point: ([-errors], None), equal, is_split=False)
+    _take(draft, Choice(best_of(found), found.table))
 
 
 def _task(draft, data, splits):
@@ -1010,32 +1002,30 @@ def needs_targets(feature_map, target):
 def _fitted_to_all(draft, data, choice):
     """Return an unsolved fit to all rows."""
     if choice.fit is None:
-        return draft._fit_pairs(data, choice.sigma)
-    feature_map = draft._map_at(choice.sigma or None, data)
+        return draft._fit_pairs(data, choice.best.sigma)
+    feature_map = draft._map_at(choice.best.sigma or None, data)
     is_exact = isinstance(draft.feature_map, str)  # with every row a landmark
     if isinstance(feature_map, ClusterNystroem) and not (is_exact or is_classifier(draft)):
-        fitted_map = choice.fit(choice.sigma)  # numbers keep the landmarks of the search
+        fitted_map = choice.fit(choice.best.sigma)  # numbers keep the landmarks of the search
     elif draft.sigmas is None:
         fitted_map = data.fitted(feature_map)
     else:
-        fitted_map = data.fit_at_sigma(feature_map)(choice.sigma)
+        fitted_map = data.fit_at_sigma(feature_map)(choice.best.sigma)
     return draft._fit_with(fitted_map, data).added(data)
 
 
 def _take(draft, choice):
-    """Set what every search tells."""
-    draft.alpha_, draft.best_score_ = choice.alpha, choice.score
-    draft.cv_results_, draft.n_samples_searched_ = choice.table, choice.n_rows
-    if choice.sigma:
-        draft.sigma_ = choice.sigma
-
-
-def _take_found(draft, found):
-    """Set what a search of squared errors found."""
-    draft.alpha_, draft.best_score_ = found.point["alpha"], found.score
-    draft.cv_results_ = found.table
-    if "sigma" in found.point:
-        draft.sigma_ = found.point["sigma"]
+    """Set what a search tells."""
+    best = choice.best
+    draft.alpha_, draft.best_score_, draft.cv_results_ = best.alpha, choice.score, choice.table
+    if best.sigma:
+        draft.sigma_ = best.sigma
+    if choice.n_rows is not None:
+        draft.n_samples_searched_ = choice.n_rows
+    if best.decision is not None:
+        draft.decisions_, draft.probability_scale_ = name_of(best.decision), choice.scale
+    if choice.decision_scores:
+        draft.decision_scores_ = choice.decision_scores
 
 
 def _map_of_batches(self, sigma, data=None):
@@ -1045,6 +1035,16 @@ def _map_of_batches(self, sigma, data=None):
 
 def _least_alpha(self):
     return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
+
+
+def _with_alpha(self, fitted):
+    """Choose alpha after batches, which are not seen again, by generalised cross-validation."""
+    if not hasattr(self, "alpha_"):
+        moments = fitted.moments.together
+        with narrow_blas(moments.n_columns):
+            errors = Spectrum(moments).cross_validation(np.asarray(self.alphas, float))
+        _take_alpha(self, moments, errors)
+    return fitted
 
 
 def _without_moments(self):
@@ -1202,23 +1202,13 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
 
     fit = fit_search
     _least_alpha, _passes, _obstacle_to_batches = _least_alpha, _passes, _obstacle_to_batches
-    _take_found, _map_of_batches = _take_found, _map_of_batches
-    _take = _take
+    _take, _map_of_batches = _take, _map_of_batches
 
     def _of_classes(self, is_of_pairs=False):
         return {}
 
-    def _together(self, moments):
-        return moments
-
-    def _solution(self, fitted):
-        if not hasattr(self, "alpha_"):  # of batches, which are not seen again
-            errors = Spectrum(fitted.moments).cross_validation(np.asarray(self.alphas, float))
-            _take_alpha(self, fitted.moments, errors)
-        return super()._solution(fitted)
-
     def _finished(self, fitted):
-        return _without_moments(super()._finished(fitted))
+        return _without_moments(super()._finished(_with_alpha(self, fitted)))
 
 
 class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
@@ -1371,7 +1361,7 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
 
     fit = fit_search
     _least_alpha, _passes, _obstacle_to_batches = _least_alpha, _passes, _obstacle_to_batches
-    _take_found, _map_of_batches = _take_found, _map_of_batches
+    _take, _map_of_batches = _take, _map_of_batches
 
     def _of_classes(self, is_of_pairs=False):
         """Return what a task knows of classes, and the decisions among which it chooses."""
@@ -1393,32 +1383,8 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
     def _default_decision(self, n_columns):  # until held-out rows have chosen
         return DECISIONS[vars(self).get("decisions_", "discriminants")]
 
-    def _take(self, choice):
-        _take(self, choice)
-        if choice.decision is None:
-            return
-        self.decisions_, self.probability_scale_ = name_of(choice.decision), choice.scale
-        if choice.decision_scores:
-            self.decision_scores_ = choice.decision_scores
-
-    def _take_candidate(self, chosen, candidates, scale):
-        """Set what the decisions of batches chose."""
-        self.decisions_, self.probability_scale_ = name_of(chosen.decision), scale
-        self.sigma_, self.alpha_ = chosen.sigma, chosen.alpha
-        self.decision_scores_ = best_scores(candidates)
-        table = self.cv_results_
-        place = (table["param_sigma"] == self.sigma_) & (table["param_alpha"] == self.alpha_)
-        self.best_score_ = float(table["mean_test_score"][place][0])
-
-    def _alpha_of(self, fitted):
-        if not hasattr(self, "alpha_"):  # of batches, which are not seen again
-            moments = self._together(fitted.moments)
-            errors = Spectrum(moments).cross_validation(np.asarray(self.alphas, float))
-            _take_alpha(self, moments, errors)
-        return self.alpha_
-
     def _finished(self, fitted):
-        return _without_moments(super()._finished(fitted))
+        return _without_moments(super()._finished(_with_alpha(self, fitted)))
 
     def _obstacle_to_probabilities(self):
         if _is_closed_form(self):

@@ -85,12 +85,6 @@ class KernelMap(ExactMap):
 # ---------------------------------------------------------------- regressions in rows
 
 
-def slices_of(codes, n_classes):
-    """Return the rows of every class as a slice, given the codes of all rows in order."""
-    ends = np.searchsorted(codes, range(1, n_classes + 1))
-    return [slice(*pair) for pair in pairwise([0, *ends.tolist()])]
-
-
 @dataclass(frozen=True, eq=False)
 class RowSystem:
     """Rows in the order of their classes, and the kernel between them.
@@ -122,7 +116,8 @@ class RowSystem:
 
         These are those of the kernel with each row, (n, T, n_alphas), and (T, n_alphas).
         """
-        slices = slices_of(self.codes, self.n_classes)
+        ends = np.searchsorted(self.codes, range(1, self.n_classes + 1))
+        slices = [slice(*pair) for pair in pairwise([0, *ends.tolist()])]
         counts = np.bincount(self.codes, minlength=self.n_classes)
 
         def of_problem(problem):
@@ -272,21 +267,3 @@ class ExactRows:
             coef[np.r_[tuple(rows)], columns] = duals[:, :, 0]
             intercept[columns], start = offsets[:, 0], columns.stop
         return Solution(alpha, coef, np.ones(width), intercept)
-
-
-def kernel_values(train, test, sigma, problems, alphas, n_classes):
-    """Return the regressions by the exact kernel at test rows, (n_alphas, n_test, V).
-
-    Parameters
-    ----------
-    train, test : Data
-        Rows; those of training in the order of their classes.
-    sigma : float
-        Multiplies differences of rows.
-    problems, alphas, n_classes
-        As in `RowSystem`.
-    """
-    rows: Any = to_host(train.X)
-    gram, cross = (kernel_between(to_host(part.X), rows, sigma) for part in (train, test))
-    given = train.values.values, train.sample_weight, n_classes
-    return RowSystem.of_gram(gram, *given).values(cross, problems, alphas)

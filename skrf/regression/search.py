@@ -495,69 +495,61 @@ class Choice:
 
     Parameters
     ----------
-    decision, sigma, alpha
-        As of a `Candidate`.
+    best : Candidate
+        The choice.
     table : dict of ndarray
         Scores of all points, named as in GridSearchCV.
-    score : float
-        That of the point in the table.
-    n_rows : int
-        Number of rows in the table.
-    decision_scores : dict
+    n_rows : int, default=None
+        Number of rows in the table; None if all were left out one by one.
+    decision_scores : dict, default={}
         The best score of every decision by name.
-    scale : float or None
+    scale : float, default=None
         The multiplier of values in `Calibration`.
-    fit : callable or None
+    fit : callable, default=None
         Returns the map that scored the table, fitted at a sigma.
     """
 
-    decision: Decision | None
-    sigma: float
-    alpha: float
+    best: Candidate
     table: dict
-    score: float
-    n_rows: int
-    decision_scores: dict
-    scale: float | None
-    fit: Callable | None
+    n_rows: int | None = None
+    decision_scores: dict = field(default_factory=dict)
+    scale: float | None = None
+    fit: Callable | None = None
+
+    @property
+    def score(self):
+        """The score of the point in the table."""
+        is_of_sigma = self.table.get("param_sigma", np.zeros(1)) == self.best.sigma
+        place = np.argmax(is_of_sigma & (self.table["param_alpha"] == self.best.alpha))
+        return float(self.table["mean_test_score"][place])
+
+
+def best_of(found, decision=None):
+    """Return the best point of a table as a candidate."""
+    return Candidate(decision, found.point.get("sigma", 0.0), found.point["alpha"], found.score)
 
 
 def searched(task: Task) -> Choice:
     """Return what suits the held-out rows of a task best."""
     first, scored = task.on_few_landmarks(), {}
     source = first.source(task.rows.first, task.learns)
-    found = _table_of(task, source, scored)
-    point = found.point.get("sigma", 0.0), found.point["alpha"]
-    chosen = Candidate(task.first_decision, *point, found.score)
+    found, scores, scale = _table_of(task, source, scored), {}, None
+    chosen = best_of(found, task.first_decision)
     if task.is_decided_again:
         sigmas = candidate_sigmas(found.table)
         candidates = _candidates(task, source, scored, sigmas)
-        n_rows = sum(map(len, source.splits.tests))
-        chosen = decided(task, candidates, sigmas, point, n_rows)
-        scores = best_scores(candidates)
+        n_rows, scores = sum(map(len, source.splits.tests)), best_scores(candidates)
+        chosen = decided(task, candidates, sigmas, (chosen.sigma, chosen.alpha), n_rows)
     else:
-        scores = {}
         candidates = _points_of(found.table, chosen.decision)
     whole = source if first is task else task.source(task.rows.first, task.learns)
     chosen, held = _compared(task, whole, chosen, candidates)
-    is_of_sigma = found.table.get("param_sigma", np.zeros(1)) == chosen.sigma
-    place = np.argmax(is_of_sigma & (found.table["param_alpha"] == chosen.alpha))
-    scale = None
     if task.n_classes:
         of_splits = held or _held(task, whole, chosen)
         judged = np.mean([one.judged(0, chosen.decision) for one in of_splits], axis=0)
         scale = best_scale(judged[1:])
-    return Choice(
-        chosen.decision,
-        chosen.sigma,
-        chosen.alpha,
-        found.table,
-        float(found.table["mean_test_score"][place]),
-        len(source.data.y),
-        scores,
-        scale,
-        getattr(whole, "fit", None),
-    )
+    fit = getattr(whole, "fit", None)
+    return Choice(chosen, found.table, len(source.data.y), scores, scale, fit)
 
 
 # ---------------------------------------------------------------- scores
