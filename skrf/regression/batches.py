@@ -20,7 +20,7 @@ from ..statistics import Moments
 from .data import as_slice, is_multilabel, sorted_classes, sums_of_cells
 from .decide import best_scale
 from .held import Held
-from .moments import features_of
+from .moments import features_of, maps_of
 from .search import (
     Candidate,
     Choice,
@@ -32,7 +32,6 @@ from .search import (
     candidate_sigmas,
     decided,
     learns_from,
-    maps_of,
     positive_array,
     search,
     sigma_grid,

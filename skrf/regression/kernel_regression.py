@@ -34,9 +34,9 @@ from .batches import HAS_FOLDS, kernel_searches
 from .data import as_slice, contiguous, splits_of, sums_of_splits
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
-from .moments import beside_threads
+from .moments import beside_threads, maps_of
 from .rows import ExactMap
-from .search import Equal, Grid, check_gaussian, learns_from, maps_of, scorer_of, search, sigma_grid
+from .search import Equal, Grid, check_gaussian, learns_from, scorer_of, search, sigma_grid
 
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low

@@ -30,7 +30,7 @@ from .._memory import check_fits
 from .._sums import Memory, Rows, exp_max_one, transposed
 from .._threads import Scratch, block_rows, map_rows, serial_blas
 from .._warnings import once
-from ..features import FeatureMap, in_range
+from ..features import FeatureMap, as_feature_map, in_range
 from .data import Sizes, Targets, merged_rows
 from .solve import Solution
 
@@ -113,6 +113,11 @@ def plain_features(feature_map, X, memory, n_more=0):
     features = exp_max_one(rows.values)
     norms = xp.sqrt(squared_norms(features))[:, None]
     return do.divide(features, xp.where(norms > 0, norms, like(1.0, norms)))
+
+
+def maps_of(transformer):
+    """Return the maps of queries and keys of a fitted transformer."""
+    return tuple(as_feature_map(transformer, keys=keys) for keys in (False, True))
 
 
 def check_range(values):

@@ -69,6 +69,7 @@ from .moments import (
     check_range,
     choose_solver,
     features_of,
+    maps_of,
     plain_features,
 )
 from .near_far import NearFarRows, check_leaves
@@ -82,7 +83,6 @@ from .search import (
     Task,
     best_of,
     learns_from,
-    maps_of,
     positive_array,
     scorer_of,
     search,

@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from .._arrays import LARGEST, rounding_of
 from .._progress import Progress
 from .._validation import check_positive, read_only
-from ..features import ClusterNystroem, as_feature_map
+from ..features import ClusterNystroem
 from .data import Data, Splits, contiguous, stratified
 from .decide import DECISIONS, Calibration, Decision, best_classes, best_scale, name_of, signs_of
 from .held import FeatureSource, KernelSource, LeafSource
@@ -37,11 +37,6 @@ _BEST = 3  # points that are compared
 _N_SMALLER = 2  # values of sigma than the best, at which decisions are scored, too
 SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
 _MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
-
-
-def maps_of(transformer):
-    """Return the maps of queries and keys of a fitted transformer."""
-    return tuple(as_feature_map(transformer, keys=keys) for keys in (False, True))
 
 
 # ---------------------------------------------------------------- points
