@@ -152,12 +152,10 @@ class FeatureSource:
 
     @cached_property
     def _parts(self):
+        """Of every split, what fits maps to the rows to train on, and the rows on both sides."""
         pairs = zip(self.splits.trains, self.splits.tests, strict=True)
-        return [[self.data.part(rows) for rows in pair] for pair in pairs]
-
-    @cached_property
-    def _fits_apart(self):
-        return [self._fit_to(train) for train, _ in self._parts]
+        parts = [[self.data.part(rows) for rows in pair] for pair in pairs]
+        return [(self._fit_to(train), train, test) for train, test in parts]
 
     def _nothing(self, feature_map, data):
         return RidgeSums({}, (feature_map,) * 2, data.values.shape, 0, self.least_alpha)
@@ -165,7 +163,7 @@ class FeatureSource:
     def _read(self, sigma, has_sums):
         """Yield the map, the rows on both sides of every split, and the moments to train on."""
         if self.is_apart:
-            for fit, parts in zip(self._fits_apart, self._parts, strict=True):
+            for fit, *parts in self._parts:
                 feature_map, (train, test) = self._held(as_feature_map(fit(sigma)), *parts)
                 sums = has_sums and self._nothing(feature_map, train).added(train)
                 yield feature_map, train, test, sums

@@ -591,12 +591,11 @@ class RidgeSums:
         if self.exact is not None:  # it has them
             return self
         sizes = merged_rows(data)[1] if self.has_sizes else None
-        total = self.total or (
-            data.total if self.moments is None else self.moments.total + data.total
-        )
-        share = data.total / total if total < np.inf else 0.0
+        weight, before = data.total, 0.0 if self.moments is None else self.moments.total
+        total = self.total or before + weight
+        share = weight / total if total < np.inf else 0.0
         feature_map, X, basis, least = self.maps[0], data.X, None, share * self.least_alpha
-        is_whole = self.moments is None and data.total == self.total
+        is_whole = self.moments is None and weight == self.total
         with beside_threads(feature_map):
             if is_whole and choose_solver(None, len(data.y), feature_map.n_columns) == "rows":
                 basis, feature_map, X = in_basis(feature_map, X)
