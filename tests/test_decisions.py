@@ -21,7 +21,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.regression import Argmax, Decision, OneVsOne, Problem
-from skrf.regression.decide import DECISIONS, decision_named, name_of
+from skrf.regression.decide import DECISIONS, name_of
 from skrf.regression.moments import choose_solver
 
 IRIS = load_iris(return_X_y=True)
@@ -87,7 +87,7 @@ def test_held_out_rows_are_decided_as_new_ones_however_small_their_values():
 @pytest.mark.parametrize("name", list(DECISIONS))
 def test_every_decision_may_be_given_by_name_or_as_an_instance(name):
     X, y = IRIS
-    assert name_of(decision_named(name)) == name
+    assert name_of(DECISIONS[name]) == name
     by_name = ApproxKernelRidgeClassifier(MAP, decision=name).fit(X, y)
     instance = ApproxKernelRidgeClassifier(MAP, decision=type(DECISIONS[name])()).fit(X, y)
     assert_array_equal(by_name.decision_function(X), instance.decision_function(X))

@@ -430,6 +430,11 @@ class Classification(ClassifierMixin):
         labels = self.classes_[to_host(places)]
         return in_library_of(labels, places) if labels.dtype.kind in "biuf" else labels
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
 
 def _check_known(y, classes, codes):
     """Raise if labels are not those at their indices."""

@@ -208,11 +208,6 @@ DECISIONS = {"argmax": Argmax(), "discriminants": Discriminants(), "one-vs-one":
 _NAMES = {type(decision): name for name, decision in DECISIONS.items()}
 
 
-def decision_named(decision):
-    """Return the decision of a name, or an instance as it is."""
-    return DECISIONS[decision] if isinstance(decision, str) else decision
-
-
 def name_of(decision):
     """Return the name of a decision or of its class if it is the user's own; a name as it is."""
     kind = type(decision)

@@ -72,31 +72,31 @@ class KernelRegression(KernelEstimator):
         return feature_map.get_params(deep=False).get("sigma", 1.0) is None
 
     def _fit_map(self, data, is_first_batch=False):
+        share, score = 0.0, None
         if isinstance(self.feature_map, str):
             if self.sigma is None:
                 self.sigma_, share, score = best_exact_sigma(data)
             else:
-                self.sigma_, share, score = data.resolved(self.sigma), 0.0, None
-            if score is not None:
-                self.best_score_ = score
+                self.sigma_ = data.resolved(self.sigma)
             maps = (ExactMap(to_host(data.X).copy(), self.sigma_),) * 2
-            return replace(self._before(maps, data), prior_share=share)
-        feature_map, share = self._check_size(self._prepared(sigma=self.sigma), data), 0.0
-        if not suits_ratios(feature_map):
-            raise ValueError(
-                f"feature_map={feature_map!r} does not suit kernel regression, because sums of its "
-                "features may be negative: use ridge regression, or another map."
-            )
-        if self._leaves_sigma_open(feature_map):
-            with beside_threads(feature_map):
-                sigma, share, score = best_sigma(feature_map, data)
-            if score is not None:
-                self.best_score_ = score
-            feature_map.set_params(sigma=sigma)
-        self.feature_map_ = data.fitted(feature_map)
-        if hasattr(self.feature_map_, "sigma_"):
-            self.sigma_ = self.feature_map_.sigma_
-        return replace(self._before(maps_of(self.feature_map_), data), prior_share=share)
+        else:
+            feature_map = self._check_size(self._prepared(sigma=self.sigma), data)
+            if not suits_ratios(feature_map):
+                raise ValueError(
+                    f"feature_map={feature_map!r} does not suit kernel regression, because sums of "
+                    "its features may be negative: use ridge regression, or another map."
+                )
+            if self._leaves_sigma_open(feature_map):
+                with beside_threads(feature_map):
+                    sigma, share, score = best_sigma(feature_map, data)
+                feature_map.set_params(sigma=sigma)
+            self.feature_map_ = data.fitted(feature_map)
+            if hasattr(self.feature_map_, "sigma_"):
+                self.sigma_ = self.feature_map_.sigma_
+            maps = maps_of(self.feature_map_)
+        if score is not None:
+            self.best_score_ = score
+        return replace(self._before(maps, data), prior_share=share)
 
     def _before(self, maps, data):
         return KeySums.before(self.get_params(), maps, data)
@@ -433,11 +433,6 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         lowest = xp.min(xp.where(is_zero, like(0.0, logs), logs), axis=1, keepdims=True)
         logs = xp.where(is_zero, xp.minimum(lowest - 1, like(_LOG_OF_ZERO, logs)), logs)
         return in_dtype(logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs, dtype)
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
 
 
 class KernelRegressor(Regression, KernelRegression):

@@ -52,7 +52,6 @@ from .decide import (
     Decision,
     Discriminants,
     best_classes,
-    decision_named,
     name_of,
 )
 from .evidence import (
@@ -717,7 +716,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
             return Argmax()
         if isinstance(self.decision, str) and self.decision == "auto":
             return self._default_decision(n_columns)
-        decision = decision_named(self.decision)
+        decision = DECISIONS.get(self.decision, self.decision)
         if self.max_leaf_size is not None and isinstance(decision, Discriminants):
             raise ValueError(
                 "decision must not be 'discriminants' with max_leaf_size="
@@ -762,28 +761,18 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         return 0 if self._decision(n_columns).uses_targets else len(self.classes_)
 
     def _solution(self, fitted):
-        n_classes, moments = len(self.classes_), fitted.moments
-        if isinstance(fitted.exact, NearFarRows):
-            decision = self._decision(0)
-            self.decisions_ = name_of(decision)
-            problems = None if self.multilabel_ else decision.problems(n_classes)
-            return fitted.exact.solved(problems, self._least_alpha())
-        if fitted.exact is not None:
+        n_classes, alpha, exact = len(self.classes_), self._least_alpha(), fitted.exact
+        if isinstance(exact, ExactRows):
             decision = DECISIONS["one-vs-one"] if n_classes > 2 else Argmax()
-            self.decisions_ = name_of(decision)
-            return fitted.exact.solved(decision.problems(n_classes), self._least_alpha())
-        decision = self._decision(moments.n_columns)
-        problems, alpha = decision.problems(n_classes), self._alpha_of(fitted)
-        self.decisions_ = name_of(decision)
-        return solve_problems(moments, problems, [alpha])[0]
-
-    def _alpha_of(self, fitted):
-        """Return the ridge, which the marginal likelihood may choose."""
-        alpha = self._least_alpha()
+        else:
+            decision = self._decision(0 if exact is not None else fitted.n_columns)
+        self.decisions_, problems = name_of(decision), decision.problems(n_classes)
+        if exact is not None:
+            return exact.solved(None if self.multilabel_ else problems, alpha)
         if not alpha:
             check_sizes(fitted.sizes)
             alpha, _ = Spectrum(fitted.moments.together).by_evidence(fitted.sizes)
-        return alpha
+        return solve_problems(fitted.moments, problems, [alpha])[0]
 
     @property
     def _decided(self):
@@ -861,11 +850,6 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         if predictions.ndim == 1:
             predictions = predictions[:, None]
         return self._labels_at(best_classes(predictions, rounding))
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
 
 
 # ---------------------------------------------------------------- searches
