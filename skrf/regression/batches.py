@@ -390,13 +390,19 @@ def ridge_searches(model, classes, scope, decades):
         work = replace(work, maps=[work.maps[k] for k in at])
         sums = yield Pass("sums of classes", partial(work.sums, tests_too=False))
         trains, _, totals = work.settled(sums)
-        record = yield Pass("decisions", partial(work.judged, work.solved(trains, task)))
+        rules = [(one, one.problems(n_classes), task.alphas_for(one)) for one in task.decisions]
+
+        def solved(sums):
+            return [(one, solve_problems(sums.moments, *given)) for one, *given in rules]
+
+        solutions = [[solved(sums) for sums in of_sigma] for of_sigma in trains]
+        record = yield Pass("decisions", partial(work.judged, solutions))
         check_folds(record)
         points = [
             (one, float(sigma), float(alpha))
             for sigma in best
-            for one in task.decisions
-            for alpha in task.alphas_for(one)
+            for one, _, alphas in rules
+            for alpha in alphas
         ]
         judged = np.mean([right / weight for weight, right in record], axis=0)
         judged = judged.reshape(len(points), -1)
@@ -518,22 +524,11 @@ class _Work:
             record[k] = moments, np.stack([weights @ models for models in outcomes])
         return record
 
-    def solved(self, trains, task):
-        """Return for every sigma and split the solutions of all decisions."""
-        return [
-            [
-                [
-                    (one, solve_problems(sums.moments, one.problems(task.n_classes), alphas))
-                    for one in task.decisions
-                    for alphas in [task.alphas_for(one)]
-                ]
-                for sums in of_sigma
-            ]
-            for of_sigma in trains
-        ]
-
     def judged(self, solutions, *batch):
-        """Return for every split its weight, and this times what is judged of all decisions."""
+        """Return for every split its weight, and this times what is judged of all decisions.
+
+        `solutions` are those of all decisions for sigmas and splits.
+        """
         record = [None] * len(self.folds.tested)
         for k, part in self._tested(*batch):
             judged = []

@@ -949,8 +949,8 @@ def _take_alpha(draft, moments, errors):
 def _task(draft, data, splits):
     """Return the task of a search."""
     most = draft.subsample if draft.max_leaf_size is None else None
-    rows, alphas = SearchRows(data, splits, draft.cv, most), draft.alphas
-    sample, sigmas = rows.first[0], np.array([])
+    rows, sigmas = SearchRows(data, splits, draft.cv, most), np.array([])
+    sample = rows.first[0]
     if draft.sigmas is not None:
         sigmas = sigma_grid(draft.sigmas, data, _DECADES)
     feature_map, learns, is_of_pairs = None, False, draft._solves_pairs(data)
@@ -963,7 +963,7 @@ def _task(draft, data, splits):
         rows=rows,
         feature_map=feature_map,
         sigmas=sigmas,
-        alphas=positive_array("alphas", alphas),
+        alphas=positive_array("alphas", draft.alphas),
         score=scorer_of(draft),
         learns=learns,
         max_leaf_size=draft.max_leaf_size,
