@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 
 # Public name: module that defines it. Loaded at first use, so that `import skrf` stays light.
 _HOME = {
