@@ -86,7 +86,7 @@ docs: $(VENV)/.stamp-docs
 	$(VENV)/bin/python examples/tag_source_code.py --files 12
 	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
-# As many threads as the machine has cores, whatever this shell says: the promises are about that.
+# As many threads as the machine has cores, whatever this shell says: the targets are about that.
 # An environment of its own: scikit-learn imports pandas where it finds it, which counts as memory.
 bench:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-bench $(VENV)-bench/.stamp-bench

@@ -5,7 +5,7 @@ python benchmarks/attention.py --error [--quick] [--std S]
 
 The first command compares `ApproxKernelAttention` with exact attention (this library's blocked
 NumPy, PyTorch's scaled_dot_product_attention) and with the package performer-pytorch, and says
-which of the promises about speed and memory hold here; with --quick it takes three minutes. The
+which of the targets about speed and memory hold here; with --quick it takes three minutes. The
 second measures the error of the outputs (benchmarks/attention_error.py) in less than two.
 
 Both print tables as Markdown and write benchmarks/results/attention*.json and .png. The peers are
@@ -17,7 +17,7 @@ one small call (L = 64), reads its peak resident memory, and then runs the case:
 is not timed, and repetitions that are; all count for memory. Machines are noisy, so every round
 runs all methods of a length one after the other in shuffled order, and ratios are taken within a
 round: the table has their median over rounds, and beside it the ratio of the fastest repetitions
-of all rounds. A promise is kept if both keep it, missed if neither does, and else undecided.
+of all rounds. A target is met if both meet it, missed if neither does, and else undecided.
 """
 
 import argparse
@@ -304,18 +304,18 @@ def table(measured):
     return "\n".join(lines)
 
 
-def verdict(promise, values, is_kept):
-    """Return the line about one promise; values are (by medians, by fastest) or None."""
+def verdict(target, values, is_kept):
+    """Return the line about one target; values are (by medians, by fastest) or None."""
     if values is None:
-        return f"- NOT MEASURED: {promise}"
+        return f"- NOT MEASURED: {target}"
     kept = [is_kept(value) for value in values]
-    word = "KEPT" if all(kept) else "UNDECIDED" if any(kept) else "MISSED"
+    word = "MET" if all(kept) else "UNDECIDED" if any(kept) else "MISSED"
     seen = " and ".join(f"{value:.2f}" for value in values)
-    return f"- {word}: {promise}: {seen} (medians, fastest)"
+    return f"- {word}: {target}: {seen} (medians, fastest)"
 
 
 def verdicts(measured):
-    """Return a line for every promise, and one for what is only told."""
+    """Return a line for every target, and one for what is only told."""
     lines = []
     for name, mode in (("ours", "bidirectional"), ("ours-causal", "causal")):
         growths = [measured.time_ratio((name, 2 * n), (name, n)) for n in measured.lengths]
@@ -349,12 +349,12 @@ def verdicts(measured):
                 )
             )
     for name in ("ours", "ours-causal"):
-        promise = f"{name}: peak memory over inputs and output <= 16 MB at L = 16384"
+        target = f"{name}: peak memory over inputs and output <= 16 MB at L = 16384"
         if (name, 16_384) not in measured:
-            lines.append(f"- NOT MEASURED: {promise}")
+            lines.append(f"- NOT MEASURED: {target}")
             continue
         used = measured.memory(name, 16_384) / MB
-        lines.append(f"- {'KEPT' if used <= 16 else 'MISSED'}: {promise}: {used:.1f} MB")
+        lines.append(f"- {'MET' if used <= 16 else 'MISSED'}: {target}: {used:.1f} MB")
     return lines
 
 
@@ -414,12 +414,12 @@ def compare_speed(longest, n_rounds):
     load = os.getloadavg()[0]
     records, failed = measure(lengths, n_rounds)
     measured = Measurements(records)
-    promises = verdicts(measured)
+    targets = verdicts(measured)
     missing = [f"- NOT RUN: {name} {reason}" for name, reason in failed.items()]
     about = describe(n_rounds, load)
-    print("\n".join(about), "", table(measured), "", *promises, *missing, sep="\n")
+    print("\n".join(about), "", table(measured), "", *targets, *missing, sep="\n")
     RESULTS.mkdir(exist_ok=True)
-    summary = {"about": about, "verdicts": promises + missing, "records": records}
+    summary = {"about": about, "verdicts": targets + missing, "records": records}
     (RESULTS / "attention.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
     if records:
         plot(measured, RESULTS / "attention.png")

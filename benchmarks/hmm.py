@@ -1,10 +1,10 @@
 """Measure a step of the hidden Markov filter against a dense one as the number of states grows.
 
-python benchmarks/hmm.py [--quick | --promises | --few] [--rounds R] [--threads T]
+python benchmarks/hmm.py [--quick | --targets | --few] [--rounds R] [--threads T]
 
 Compares `KernelHMM.filter_step` (256 features) with a step that holds the matrix of states by
 states and is written in plain NumPy with the same look-up of emissions, for one sequence and for
-eight at once, in the same type of numbers on both sides. It says which of the promises about speed
+eight at once, in the same type of numbers on both sides. It says which of the targets about speed
 hold here, prints tables as Markdown and writes benchmarks/results/hmm.json and .png.
 
 How it measures. Every number of states and type of numbers is a process of its own, which holds
@@ -12,7 +12,7 @@ both models; the dense matrix is the product of the two factors of the other one
 posteriors of both must agree, and the process stops if they do not. A round takes some steps of
 each in shuffled order, every step from the state that the one before left, as a filter does.
 Ratios are taken within a round: the tables have their median over rounds, and beside it the ratio
-of the fastest steps of all rounds. A promise is kept if both keep it, missed if neither does, and
+of the fastest steps of all rounds. A target is met if both meet it, missed if neither does, and
 else undecided. On a machine with other work, threads of BLAS that wait for each other cost either
 side many times the work itself: look at the loads that are printed. Memory is the peak of a
 process that never holds a dense matrix.
@@ -43,7 +43,7 @@ N_COMPONENTS, N_SYMBOLS, WIDTH, SCALE = 256, 64, 8, 0.5
 SHORTEST, LONGEST, LONGEST_DENSE = 64, 32_768, 16_384
 BATCHES = (1, 8)
 DTYPES = ("float32", "float64")
-PROMISED = {1: 16, 8: 24}  # dense / ours at 16,384 states
+WANTED = {1: 16, 8: 24}  # dense / ours at 16,384 states
 STEPS_OURS, STEPS_DENSE, SECONDS_A_ROUND = 12, 3, 1.0
 SPARE = 1.5e9  # bytes that must be free besides a dense matrix
 MANY = 10**6  # symbols of the longest series of few states
@@ -262,12 +262,12 @@ def table(cases):
 
 
 def verdicts(cases):
-    """Return a line for every promise."""
+    """Return a line for every target."""
     lines = []
     for dtype in DTYPES:
-        for batch, factor in PROMISED.items():
+        for batch, factor in WANTED.items():
             many = "one sequence" if batch == 1 else f"{batch} sequences at once"
-            promise = f"{LONGEST_DENSE} states, {dtype}, {many}: less than 1/{factor} of dense"
+            target = f"{LONGEST_DENSE} states, {dtype}, {many}: less than 1/{factor} of dense"
             found = [
                 case
                 for case in cases
@@ -275,13 +275,13 @@ def verdicts(cases):
                 and (batch, "dense") in case
             ]
             if not found:
-                lines.append(f"- NOT MEASURED: {promise}")
+                lines.append(f"- NOT MEASURED: {target}")
                 continue
             ratios = found[0].gain(batch)
             kept = [ratio > factor for ratio in ratios]
-            word = "KEPT" if all(kept) else "UNDECIDED" if any(kept) else "MISSED"
+            word = "MET" if all(kept) else "UNDECIDED" if any(kept) else "MISSED"
             seen = " and ".join(f"1/{ratio:.1f}" for ratio in ratios)
-            lines.append(f"- {word}: {promise}: {seen} (medians, fastest)")
+            lines.append(f"- {word}: {target}: {seen} (medians, fastest)")
     return lines
 
 
@@ -514,7 +514,7 @@ def main():
     )
     parser.add_argument("--quick", action="store_true", help="two rounds, at most 4,096 states")
     parser.add_argument(
-        "--promises", action="store_true", help=f"only {LONGEST_DENSE} states, no results written"
+        "--targets", action="store_true", help=f"only {LONGEST_DENSE} states, no results written"
     )
     parser.add_argument("--few", action="store_true", help="few states, beside hmmlearn")
     parser.add_argument("--rounds", type=int, help="default 9, quick 2")
@@ -532,7 +532,7 @@ def main():
     n_rounds = options.rounds or (2 if options.quick else 9)
     longest = 4096 if options.quick else LONGEST
     sizes = [SHORTEST << i for i in range(32) if SHORTEST << i <= longest]
-    if options.promises:
+    if options.targets:
         sizes, longest = [LONGEST_DENSE], LONGEST_DENSE
     cases = [(n, "float64", True) for n in sizes if n <= LONGEST_DENSE]
     if longest >= LONGEST_DENSE:
@@ -546,7 +546,7 @@ def main():
     memory = memory_lines(records)
     missing = [f"- NOT RUN: {reason}" for reason in failed]
     print("\n".join(about), "", table(measured), "", *said, *memory, *missing, sep="\n")
-    if options.promises:
+    if options.targets:
         return
     RESULTS.mkdir(exist_ok=True)
     summary = {

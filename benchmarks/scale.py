@@ -39,7 +39,7 @@ FAILED = []
 
 
 def judge(what, is_kept):
-    """Print a result and whether it keeps its promise."""
+    """Print a result and whether it meets its target."""
     print(f"{'ok  ' if is_kept else 'FAIL'} {what}", flush=True)
     if not is_kept:
         FAILED.append(what)

@@ -1,4 +1,4 @@
-"""Measure what a fit to many machines moves and takes; write it on paper for 1,000 workers.
+"""Measure what a fit to many machines moves and takes.
 
     python benchmarks/sizes.py
 
@@ -29,8 +29,7 @@ MODELS = {
     ),
     "ridge, M = 512": ApproxKernelRidge(RFFSampler(512, sigma="scale", random_state=0)),
 }
-MOST_BYTES = 2 * 256 * CLASSES * 8 + 1000  # of kernel regression
-WORKERS, ROWS, CHUNK = 1_000, 10**11, 100_000
+ROWS, CHUNK = 10**8, 100_000
 
 
 def chunk(n):
@@ -108,45 +107,18 @@ def seconds_of_tasks(rounds):
     return found
 
 
-def print_paper(passes, of_task):
-    """Print what 1,000 workers need for 10^11 rows, where a task costs of_task on the scheduler.
-
-    A task of more rows than CHUNK takes them in batches: seconds are proportional to the rows.
-    """
-    print("  rows a task      tasks  scheduler (s)  computing (s)  sent (GB)  a worker (MB)")
-    seconds = sum(seconds for _, seconds in passes.values()) * ROWS / CHUNK / WORKERS
-    for n in (CHUNK, 10 * CHUNK, 100 * CHUNK):
-        n_chunks = ROWS // n
-        n_own = n_tasks(n_chunks)
-        # Records move once at most, also those of the tree: all results but the rows that are read.
-        sent = sum(n_bytes for n_bytes, _ in passes.values()) * (n_own - n_chunks)
-        total = n_own * len(passes)
-        print(
-            f"  {n:>11,} {total:>10,} {total * of_task:>14,.0f} {seconds:>14,.0f} "
-            f"{sent / 1e9:>10,.1f} {sent / WORKERS / 1e6:>14,.1f}"
-        )
-
-
 def main(rounds):
-    """Print sizes, seconds, and the paper."""
-    found = {}
+    """Print sizes and seconds."""
     with threadpool_limits(1):
         for name, model in MODELS.items():
             for n in (10_000, CHUNK):
-                found[name] = measured(model, n, rounds)
-                for what, (n_bytes, seconds) in found[name].items():
+                for what, (n_bytes, seconds) in measured(model, n, rounds).items():
                     print(f"{name}, {n:,} rows, {what}: {n_bytes:,} bytes, {seconds:.3f} s")
             print(f"{name}, pickled model: {model_bytes(model):,} bytes", flush=True)
-    sums = found["kernel regression, M = 256, C = 5"]["sums"][0]
-    assert sums <= MOST_BYTES, f"{sums} bytes of sums, at most {MOST_BYTES}"
     known, unknown = sample_bytes(Scope.among(SAMPLE_ROWS, ROWS)), sample_bytes(Scope())
     print(f"sample, of {CHUNK:,} rows: {unknown:,} bytes, of {ROWS:,} known rows: {known:,} bytes")
-    of_tasks = seconds_of_tasks(rounds)
-    for scheduler, seconds in of_tasks.items():
+    for scheduler, seconds in seconds_of_tasks(rounds).items():
         print(f"scheduler, {scheduler}: {1e3 * seconds:.2f} ms a task")
-    for name, passes in found.items():
-        print(f"{name}: {WORKERS:,} workers, {ROWS:,} rows")
-        print_paper(passes, of_tasks["distributed"])
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from statistics import median
 from _memory import peak_memory
 
 RESULTS = Path(__file__).parent / "results"
-PROMISES, NOTES = [], []
+TARGETS, NOTES = [], []
 
 
 PAUSE = 0.1  # threads of BLAS spin on for some 25 ms after a call: every call begins at rest
@@ -57,17 +57,17 @@ def judge(what, slow, fast, bound, *, at_most=False, unit=""):
     middle = median(a / b for a, b in zip(slow, fast, strict=True))
     best = min(slow) / min(fast)
     kept = best <= bound if at_most else best >= bound
-    promise = {
+    target = {
         "what": what,
         "best": best,
         "median": middle,
         "bound": bound,
         "at_most": at_most,
         "unit": unit,
-        "kept": kept,
+        "met": kept,
     }
-    PROMISES.append(promise)
-    print(" | ".join(cells(promise)), flush=True)
+    TARGETS.append(target)
+    print(" | ".join(cells(target)), flush=True)
 
 
 def note(text):
@@ -76,16 +76,16 @@ def note(text):
     print(text, flush=True)
 
 
-def cells(promise):
-    """Return a promise as the cells of a table."""
-    sign = "at most" if promise["at_most"] else "at least"
-    unit = promise["unit"]
+def cells(target):
+    """Return a target as the cells of a table."""
+    sign = "at most" if target["at_most"] else "at least"
+    unit = target["unit"]
     return (
-        promise["what"],
-        f"{promise['best']:.3g}{unit}",
-        f"{promise['median']:.3g}{unit}",
-        f"{sign} {promise['bound']:g}{unit}",
-        "kept" if promise["kept"] else "MISSED",
+        target["what"],
+        f"{target['best']:.3g}{unit}",
+        f"{target['median']:.3g}{unit}",
+        f"{sign} {target['bound']:g}{unit}",
+        "met" if target["met"] else "MISSED",
     )
 
 
@@ -722,20 +722,20 @@ print(t[1] - t[0] - (t[2] - t[1]), s[1] - s[0] - (s[2] - s[1]))
 
 
 def draw(path):
-    """Plot every ratio relative to its bound: what is right of the line is kept."""
+    """Plot every ratio relative to its bound: what is right of the line meets its target."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(9, 0.6 + 0.32 * len(PROMISES)), layout="constrained")
-    for i, promise in enumerate(PROMISES):
-        power = -1 if promise["at_most"] else 1
-        values = [(max(promise[k], 1e-6) / promise["bound"]) ** power for k in ("best", "median")]
+    figure, axis = plt.subplots(figsize=(9, 0.6 + 0.32 * len(TARGETS)), layout="constrained")
+    for i, target in enumerate(TARGETS):
+        power = -1 if target["at_most"] else 1
+        values = [(max(target[k], 1e-6) / target["bound"]) ** power for k in ("best", "median")]
         axis.plot(values[0], i, "o", color="#0072B2", label="ratio of the fastest")
         axis.plot(values[1], i, "|", color="#D55E00", markersize=12, label="median ratio")
     axis.axvline(1, color="black", linewidth=0.8)
-    axis.set_yticks(range(len(PROMISES)), [promise["what"] for promise in PROMISES])
+    axis.set_yticks(range(len(TARGETS)), [target["what"] for target in TARGETS])
     axis.invert_yaxis()
     axis.set_xscale("log")
     axis.set_xlim(0.5, 1000)
@@ -786,7 +786,7 @@ def main():
         run_case(name, folder) if name in ("ours", "peer") else run_first(name)
         return
     random.seed(0)
-    title = ("what", "ratio of the fastest", "median ratio", "promise", "verdict")
+    title = ("what", "ratio of the fastest", "median ratio", "target", "verdict")
     print(" | ".join(title))
     for part in options.only:
         PARTS[part](options.rounds)
@@ -800,10 +800,10 @@ def main():
         folder = Path(__file__).parent.parent / "docs" / "benchmarks"
     folder.mkdir(exist_ok=True)
     RESULTS.mkdir(exist_ok=True)
-    found = {"where": where, "notes": NOTES, "promises": PROMISES}
+    found = {"where": where, "notes": NOTES, "targets": TARGETS}
     (RESULTS / "speed.json").write_text(json.dumps(found, indent=1))
     with open(folder / "speed.csv", "w", newline="") as file:
-        csv.writer(file).writerows([title, *map(cells, PROMISES)])
+        csv.writer(file).writerows([title, *map(cells, TARGETS)])
     draw(folder / "speed.png")
     print(where)
 

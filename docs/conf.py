@@ -92,6 +92,8 @@ _gallery = [
     "couplings",
     "stream",
     "kernel_machine",
+    "error_bars",
+    "probabilities",
     "uncertainty",
     "drift",
     "attention_matrices",

@@ -46,8 +46,8 @@ axis.plot(X[:, 0], y, ".", color="0.75", markersize=4, label="data")
 styles = (("black", "--", 2.0), ("C3", "-", 1.3), ("C0", "-", 2.2))
 for (name, curve), (color, style, width) in zip(curves.items(), styles, strict=True):
     axis.plot(grid[:, 0], curve, style, color=color, linewidth=width, label=name)
-axis.set(ylim=(-1.9, 2.6), xlim=(-3, 3), xticks=[], yticks=[])
-axis.legend(loc="upper center", ncols=4, framealpha=1.0)
+axis.set(ylim=(-1.9, 3.0), xlim=(-3, 3), xticks=[], yticks=[])
+axis.legend(loc="upper center", ncols=2, framealpha=1.0)
 plt.show()
 
 exact, signed, positive = errors.values()
