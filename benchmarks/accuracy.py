@@ -128,6 +128,7 @@ METHODS = {
     "logistic": lambda: Plain(LogisticRegression()),
 }
 COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#7F7F7F", "#000000")
+MARKERS = ("o-", "s--", "^-.", "D:", "v-", "P--", "X-.", "*:")
 
 
 def rows_of(name, n, seed, takes_codes=False):
@@ -157,7 +158,7 @@ def measured(make, rows):
 def plot(table):
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
     for axis, name in zip(axes, N_TEST, strict=True):
-        for method, colour in zip(METHODS, COLOURS, strict=True):
+        for method, colour, marker in zip(METHODS, COLOURS, MARKERS, strict=True):
             points = sorted(
                 (n, *row) for (of, by, n), row in table.items() if (of, by) == (name, method)
             )
@@ -165,7 +166,7 @@ def plot(table):
                 continue
             sizes, accuracies, fits, predictions = zip(*points, strict=True)
             seconds = np.add(fits, predictions)
-            axis.plot(seconds, accuracies, "o-", color=colour, ms=4, label=method)
+            axis.plot(seconds, accuracies, marker, color=colour, ms=5, label=method)
             text = f"{sizes[-1] // 1000:,}k".replace("1,000k", "1M")
             place = {"xytext": (4, -9), "textcoords": "offset points", "color": colour}
             axis.annotate(text, (seconds[-1], accuracies[-1]), fontsize=8, **place)

@@ -22,6 +22,7 @@ SIGMAS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 SHOWN_SIGMAS = (0.1, 0.3, 0.5, 1.0)
 UCI = ("abalone", "banknote", "car", "yeast", "cmc", "nursery", "wifi", "chess")
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
+MARKERS = "os^Dv*PX<>"
 MEASURED_SEED = 1000  # draws and rows that recommend has not seen
 
 MORE = {
@@ -93,12 +94,14 @@ def write_tables(records):
 def plot(records):
     """Draw mean log variances, as in the figure of the paper."""
     figure, axes = plt.subplots(2, 2, figsize=(8, 6.5), sharex=True, layout="constrained")
+    names = list(dict.fromkeys(r["feature_map"] for r in records))
     for axis, regime in zip(axes.flat, REGIMES, strict=True):
-        for name in dict.fromkeys(r["feature_map"] for r in records):
+        for i, name in enumerate(names):  # a map that is left out keeps its look for other panels
+            look = {"color": f"C{i}", "marker": MARKERS[i], "ms": 4}
             own = [r for r in records if r["regime"] == regime and r["feature_map"] == name]
             values = [r["log_variance"] for r in own]
             if np.isfinite(values).all():
-                axis.plot([r["sigma"] for r in own], values, label=name, marker=".")
+                axis.plot([r["sigma"] for r in own], values, label=name, **look)
         axis.set(title=regime)
     figure.supxlabel("sigma")
     figure.supylabel("mean log variance")

@@ -1,5 +1,6 @@
 """Sphinx configuration; `make docs` builds with every warning an error."""
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -28,6 +29,19 @@ import skrf  # noqa: E402 (the working tree, installed or not)
 (HERE / "guide" / "_facts.txt").write_text(facts.as_rst(), encoding="utf-8")
 (HERE / "_requirements.txt").write_text(requirements.as_rst(), encoding="utf-8")
 
+
+def names_as_rst():
+    """Return all that the pages of the reference list, with one line for each name."""
+    for page in re.findall(r"^   (api/\w+)$", (HERE / "api.rst").read_text("utf-8"), re.MULTILINE):
+        text = (HERE / f"{page}.rst").read_text("utf-8")
+        names = re.findall(r"^   ([A-Za-z_.]+)$", text, re.MULTILINE)
+        title = f":doc:`{text.splitlines()[0]} </{page}>`"
+        yield "\n".join([title, "-" * len(title), "", ".. autosummary::", "   :nosignatures:", ""])
+        yield "".join(f"   {name}\n" for name in names)
+
+
+(HERE / "_names.txt").write_text("\n".join(names_as_rst()), encoding="utf-8")
+
 project = "scikit-random-features"
 author = "The scikit-random-features developers"
 project_copyright = f"2026, {author}"
@@ -45,6 +59,9 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinxcontrib.bibtex",
 ]
+# Formulas are drawn by a copy of MathJax within the pages, so that they need no network.
+if importlib.util.find_spec("sphinx-mathjax-offline"):
+    extensions.append("sphinx-mathjax-offline")
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "**sg_execution_times.rst"]
 intersphinx_mapping = inventories.mapping(HERE / "_build" / "inventories")
