@@ -155,6 +155,14 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
+def test_readme_links_to_answers(question):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\]\((docs/[\w/]+\.rst)\)", readme)
+    texts = [(ROOT / path).read_text(encoding="utf-8") for path in linked]
+    assert any(all(word in text for word in QUESTIONS[question]) for text in texts)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
 def test_the_first_page_links_to_answers(question):
     index = (DOCS / "index.rst").read_text(encoding="utf-8")
     cards = re.findall(r"grid-item-card:: (.*)\n +:link: (\S+)", index)
