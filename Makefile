@@ -127,7 +127,7 @@ test-wheel: dist
 	cd build/wheel && $(abspath $(VENV)-wheel)/bin/python -c \
 		"import skrf; assert 'site-packages' in skrf.__file__, skrf.__file__"
 	cd build/wheel && $(abspath $(VENV)-wheel)/bin/python -W error -m pytest -c /dev/null \
-		--rootdir . -p no:cacheprovider -k block_runs tests/test_readme.py
+		--rootdir . --confcutdir . -p no:cacheprovider -k block_runs tests/test_readme.py
 
 # The unpacked folder comes before the clone on the path of every worker.
 test-sdist: export OMP_NUM_THREADS ?= 1

@@ -1,6 +1,5 @@
 """README and documentation: their code runs, and they name everything that there is."""
 
-import os
 import re
 import runpy
 import sys
@@ -49,8 +48,6 @@ PUBLIC_CLASSES = sorted(set(skrf.__all__) - set(skrf._SUBMODULES))
 def test_block_runs_on_its_own(path, line, code, tmp_path, monkeypatch):
     """Every block can be copied alone, and states in an assertion what it promises."""
     assert re.search(r"^ *assert ", code, re.MULTILINE), "a block without an assertion"
-    if "load_uci(" in code and not os.environ.get("SKRF_UCI_DIR"):
-        pytest.skip("SKRF_UCI_DIR is not set")
     for name in ("dask", "hmmlearn", "pandas", "performer_pytorch", "torch"):
         sign = rf"^(import|from) {name}" + ("|as_frame=True" if name == "pandas" else "")
         if re.search(sign, code, re.MULTILINE):
