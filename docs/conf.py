@@ -113,6 +113,7 @@ _gallery = [
     "probabilities",
     "uncertainty",
     "drift",
+    "sampling",
     "attention_matrices",
     "masks",
     "chain_marginals",
