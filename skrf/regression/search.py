@@ -481,7 +481,7 @@ class Candidate:
     decision: Decision | None
     sigma: float
     alpha: float
-    score: float
+    score: float = field(compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -745,20 +745,38 @@ def _compared(task, source, chosen, candidates):
     # Numbers keep the landmarks of the search; those of classes are found with labels.
     fit = None if task.n_classes or task.learns else source.fit
     source = task.source(rows, fit is None, fit)
-    few, seen = [chosen, *others[: _BEST - 1]], {}
-    for one in few:  # those that share features are judged together
-        seen.setdefault((one.decision, one.sigma), []).append(one)
-    scores = {}
-    for (decision, _), alike in seen.items():
-        alphas = [one.alpha for one in alike]
-        (held,) = _held(task, source, alike[0], alphas)
+    few, seen, best = [chosen, *others[: _BEST - 1]], {}, chosen
+    while few:
+        seen |= _scored_again(task, source, few)
+        for one, (score, _) in seen.items():
+            if score > seen[best][0] + SAME_ACCURACY:
+                best = one
+        # Landmarks limit what more rows can tell; the exact kernel goes on while it gains.
+        few = _sharper(task, best) if task.feature_map is None else []
+        few = [one for one in few if one not in seen]
+    return best, [seen[best][1]]
+
+
+def _scored_again(task, source, candidates):
+    """Return the scores of candidates, and what is held of them; features of a sigma are shared."""
+    alike, scores = {}, {}
+    for one in candidates:
+        alike.setdefault((one.decision, one.sigma), []).append(one)
+    for (decision, _), group in alike.items():
+        (held,) = _held(task, source, group[0], [one.alpha for one in group])
         for place, score in enumerate(scores_of(task, held, decision).tolist()):
-            scores[alike[place]] = score, held.at(place)
-    best = chosen
-    for one in few[1:]:
-        if scores[one][0] > scores[best][0] + SAME_ACCURACY:
-            best = one
-    return best, [scores[best][1]]
+            scores[group[place]] = score, held.at(place)
+    return scores
+
+
+def _sharper(task, one):
+    """Return a candidate with the next narrower kernel, and with the next smaller penalty."""
+    sigmas = np.sort(task.sigmas[task.sigmas > one.sigma])[:1]
+    alphas = task.alphas_for(one.decision)
+    alphas = np.sort(alphas[alphas < one.alpha])[-1:]
+    steps = [{"sigma": float(sigma)} for sigma in sigmas]
+    steps += [{"alpha": float(alpha)} for alpha in alphas]
+    return [replace(one, score=np.nan, **step) for step in steps]
 
 
 def _held(task, source, candidate, alphas=None):
