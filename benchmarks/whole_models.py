@@ -12,8 +12,10 @@ of embeddings of all-MiniLM-L6-v2 (6 layers) with those of exact attention, on t
 tokens.
 
 Attentions of as many units (exact keys per query, or random features) are compared: a window that
-has the first keys too, local attention, and features. Seconds are those of the CPU in attention,
-of all layers and texts. Takes half an hour on one core.
+has the first keys too, local attention, and features. In the causal model, three query heads share
+a key head; "window, as held" is a window of as many keys as the state of local attention holds for
+them. Seconds are those of the CPU in attention, of all layers and texts. Takes half an hour on one
+core.
 """
 
 import argparse
@@ -45,6 +47,7 @@ from skrf.exceptions import FeatureCollapseWarning
 CAUSAL = {128: (79, 32, 1, 32), 256: (None, None, None, 32), 400: (283, 100, 1, 32)}
 AROUND = {88: (32, 16, 40, 8), 128: (48, 32, 48, 16), 288: (None, None, None, 32)}
 WINDOW, FITTED, UNFITTED = "window", "local, fitted", "local, not fitted"
+HELD = "window, as held"  # of other units, so that the picture lacks it
 FEATURES, CENTRES = "OptimalPositiveRF", "ClusterQuantizer"
 COLOURS = {WINDOW: "k", FITTED: "C0", UNFITTED: "C9", FEATURES: "C1", CENTRES: "C6"}
 
@@ -248,6 +251,12 @@ def replaced(make, kept=None):
     return lambda layer, *inputs: operators[layer](*inputs)
 
 
+def held(operator, q, k):
+    """Return how many keys and summaries a state holds for every key head, on average."""
+    _, state = operator.step(q, k, k, operator.init_state())
+    return operator.units + (len(q) // len(k) - 1) * state.far.shape[-2]
+
+
 def attentions(units, kept, causal):
     """Return attentions of as many units, by name."""
     *sizes, block = (CAUSAL if causal else AROUND)[units]
@@ -259,7 +268,9 @@ def attentions(units, kept, causal):
         UNFITTED: replaced(local),
         FEATURES: replaced(partial(ApproxKernelAttention, optimal, causal=causal), kept),
     }
-    if not causal:
+    if causal:
+        found[HELD] = partial(window, held(local(), *kept[0][0]), causal)
+    else:
         centres = ClusterQuantizer(units, random_state=0)
         found[CENTRES] = replaced(partial(ApproxKernelAttention, centres))
     return found
@@ -337,7 +348,7 @@ def draw(path, *results):
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
     for axis, found in zip(axes, results, strict=True):
-        for name in found[128]:
+        for name in [name for name in COLOURS if name in found[128]]:
             style = "--" if name == UNFITTED else "-"
             losses = [row[name] for row in found.values()]
             axis.plot(list(found), losses, style, marker=".", color=COLOURS[name], label=name)

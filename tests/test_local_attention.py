@@ -495,6 +495,17 @@ def test_states_hold_no_more_than_they_need_after_padding():
     assert base.nbytes < 10 * state.recent.nbytes
 
 
+@pytest.mark.parametrize(("n_readers", "held"), [(1, 256), (3, 386)])
+def test_states_hold_what_the_notes_say(n_readers, held):
+    operator = LocalAttention(causal=True)
+    parts = inputs(512, n_readers, 1)
+    state, sizes = operator.init_state(), []
+    for part in cut(parts, [480] + [1] * operator.block):
+        _, state = operator.step(*part, state)
+        sizes.append(state.recent.shape[2] + n_readers * state.far.shape[2])
+    assert np.mean(sizes[1:]) == pytest.approx(held, abs=1)
+
+
 def test_fits_leave_padding_out():
     q, k, _ = inputs(40)
     hidden = np.zeros((2, 40), bool)

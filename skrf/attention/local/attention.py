@@ -108,8 +108,10 @@ class LocalAttention(EstimatorBase):
     much weight. Gradients treat the choice of keys as constant.
 
     A padded position is as if it were not there. A single call, chunks and single positions give
-    the same result, up to rounding. There is one window per key head, but
-    every query head has its own heavy keys.
+    the same result, up to rounding. There is one window per key head, but every query head has its
+    own heavy keys and summary. With `causal`, G query heads per key head make a state hold ``window
+    + block / 2 + G * (n_heavy + n_summaries)`` keys per key head, on average: 256 with the defaults
+    for G = 1, and 386 for G = 3, as many as a window of 386 keys.
 
     As a function of the query, the log weight of a summary is the tangent, at the mean query, to
     the exact log weight of its keys, and never exceeds it. Random features estimate the same
