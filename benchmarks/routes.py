@@ -17,7 +17,6 @@ import pickle
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -198,7 +197,6 @@ def main():
     parser.add_argument("--only", choices=PARTS, nargs="*", default=list(PARTS))
     parser.add_argument("--cost", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
     with threadpool_limits(1):
         if options.cost:
             return cost(options.cost[0], *map(int, options.cost[1:]))
