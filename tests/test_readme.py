@@ -59,7 +59,7 @@ def test_block_runs_on_its_own(path, line, code, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", module)
     exec(compile("\n" * (line - 1) + code, str(path), "exec"), vars(module))
     if path == README:  # what a comment says of an assertion is what the block gives
-        claims = re.findall(r"^assert ([^<>]+) [<>].*#\D*(\d\.\d+)", code, re.MULTILINE)
+        claims = re.findall(r"^assert ([^<>]+) [<>].*#.*?(\d\.\d+)", code, re.MULTILINE)
         assert len(claims) == len(re.findall("^assert .*#", code, re.MULTILINE))
         for asserted, said in claims:
             unit = 10.0 ** -len(said.partition(".")[2])
