@@ -532,10 +532,13 @@ def test_gradients_of_normal_emissions_are_those_of_differences(kind):
         arrays = [part.reshape(array.shape) for part, array in parts]
         return free.model(arrays).log_prob(sequences).sum()
 
-    log_prob, gradients = free.gradients(free.arrays, sequences)
-    vector = np.concatenate([array.ravel() for array in free.arrays])
-    assert_allclose(log_prob, value(vector), rtol=1e-12)
-    assert_gradient(np.concatenate([array.ravel() for array in gradients]), value, vector)
+    rng = np.random.default_rng(1)
+    for step in (0.0, 0.1):  # away from the start, roots of covariances are any
+        arrays = [array + step * rng.normal(size=array.shape) for array in free.arrays]
+        log_prob, gradients = free.gradients(arrays, sequences)
+        vector = np.concatenate([array.ravel() for array in arrays])
+        assert_allclose(log_prob, value(vector), rtol=1e-12)
+        assert_gradient(np.concatenate([array.ravel() for array in gradients]), value, vector)
 
 
 @pytest.mark.parametrize("kind", ["diag", "full"])
@@ -595,6 +598,52 @@ def test_variances_have_a_floor_that_is_relative_to_the_data():
             least = np.linalg.eigvalsh(model.covars_).min() / scale**2
             assert least >= 0.99e-6 * rows[:, 0].var()
             assert np.isfinite(model.score(scale * rows))
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize("scales", [(1.0, 1e-4, 1e4), (1e6, 1.0, 1e-3), (1e-6, 1e3, 1e8)])
+def test_fits_do_not_depend_on_the_units_of_columns(kind, scales):
+    """Whether expectation maximisation has ended, or leaves much to L-BFGS."""
+    model, *_ = of_gaussians(kind, n=3, p=3)
+    rows, scales = model.sample(200, random_state=0)[0], np.array(scales)
+    rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+    params = {"emissions": "gaussian", "covariance_type": kind, "random_state": 0}
+    for max_iter in (5, 100):
+        model, other = (KernelHMM(3, **params, max_iter=max_iter) for _ in range(2))
+        quiet(model, rows)
+        quiet(other, rows * scales + scales)
+        log_scales = 200 * np.log(scales).sum()
+        assert_allclose(other.score(rows * scales + scales) + log_scales, model.score(rows), 1e-6)
+        found, means = np.sort((other.means_ - scales) / scales, axis=0), model.means_
+        assert_allclose(found, np.sort(means, axis=0), atol=2e-3)  # states have no order
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+def test_fits_survive_states_that_collapse(kind):
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(120, 3)) + 3 * rng.integers(2, size=(120, 1))
+    outlier = np.where(np.arange(120)[:, None] == 60, 1e6 * rows, rows)
+    for values in (outlier, np.clip(rows, -1, 1), np.round(rows), np.repeat(rows[:24], 5, axis=0)):
+        model = KernelHMM(
+            3, emissions="gaussian", covariance_type=kind, max_iter=30, random_state=0
+        )
+        quiet(model, values)
+        assert np.isfinite(model.score(values))
+        assert_allclose(model.predict_proba(values).sum(axis=1), 1.0)
+
+
+def test_rows_that_are_too_far_away_are_named():
+    model = KernelHMM.from_tables(
+        [0.5, 0.5], np.full((2, 2), 0.5), means=[[0.0], [1e-30]], covars=np.full((2, 1), 1e-60)
+    )
+    for call in (model.score, model.predict_proba, model.fit, model.filter_step):
+        with pytest.raises(
+            ValueError, match=r"X must hold entries up to 1e\+140, got one of 1e\+160"
+        ):
+            call([1e160] if call == model.filter_step else [[0.0], [-1e160]])
+    with pytest.raises(ValueError, match="X has no probability from sample 1 on"):
+        model.predict_proba([[0.0], [1e130]])
+    assert model.score([[0.0], [1e130]]) == -np.inf
 
 
 def test_emissions_of_any_kind_are_learnt_by_em():

@@ -11,6 +11,8 @@ from .._validation import draw_seed, naming
 from ._potentials import as_array
 
 _FLOOR = 1e-6  # of variances, as a share of the variance of a column
+_LEAST_ROOT = 1e-12  # of what variances have above the floor, as a share of them
+_LARGEST = 1e140  # entries of rows up to which sums of squares are finite
 _KINDS = "diag", "full"
 _LOG_2_PI = np.log(2 * np.pi)
 
@@ -37,7 +39,8 @@ class GaussianEmissions:
         Least variances: a millionth of those of the columns that `update` saw, or 1
         for columns that are constant; 0 before.
     parameters : list of ndarray
-        Parameters without constraints, of which `pull_back` returns gradients.
+        Parameters without constraints, of which `pull_back` returns gradients. They are those of
+        columns that are standardised, so that no column counts more than another.
     n_parameters : int
         Number of free parameters.
 
@@ -76,6 +79,9 @@ class GaussianEmissions:
         with naming("covars"):
             np.linalg.cholesky(covars)
         self.covars, self.covariance_type, self.floor = covars, covariance_type, np.zeros(p)
+        variances = np.diagonal(covars, axis1=1, axis2=2).mean(axis=0) + self.means.var(axis=0)
+        self._centre, self._scales = self.means.mean(axis=0), np.sqrt(variances)
+        self._parameters = None
 
     def __repr__(self):
         n, p = self.means.shape
@@ -105,7 +111,8 @@ class GaussianEmissions:
             table[rows] = -0.5 * len(columns) * _LOG_2_PI
             for k, (mean, root) in enumerate(self._parts_of_states(columns)):
                 scaled = self._solved(root, (part - mean).T)
-                table[rows, k] -= 0.5 * (scaled**2).sum(axis=0) + self._log_det(root)
+                with np.errstate(over="ignore"):  # so far away that the density is 0
+                    table[rows, k] -= 0.5 * (scaled**2).sum(axis=0) + self._log_det(root)
         return table
 
     # Roots of covariances are lower triangles, or vectors if covariances are diagonal.
@@ -143,7 +150,8 @@ class GaussianEmissions:
         """
         new = copy.copy(self)
         new.means, new.covars = self.means.copy(), self.covars.copy()
-        new.floor, parts = self._floor_of(X), list(_parts(X))
+        new._standardise(X)
+        parts = list(_parts(X))
         for k, (mean, covar) in enumerate(zip(self.means, self.covars, strict=True)):
             weights = posteriors[:, k].astype(float)
             total = weights.sum()
@@ -162,13 +170,17 @@ class GaussianEmissions:
             new.covars[k] = new._floored(((weights * apart.T) @ apart + rest) / total)
         return new
 
-    def _floor_of(self, X):
+    def _standardise(self, X):
+        """Take the units of parameters, and the floor, from the columns of X."""
         variances = np.ma.filled(X.var(axis=0), 0.0)
         # Of a constant, the mean is off by rounding.
         is_flat = (
             variances <= (8 * np.finfo(float).eps * np.abs(np.ma.filled(X, 0)).max(axis=0)) ** 2
         )
-        return _FLOOR * np.where(is_flat, 1 / _FLOOR, variances)
+        self._centre = np.ma.filled(X.mean(axis=0), 0.0)
+        self._scales = np.sqrt(np.where(is_flat, 1.0, variances))
+        self.floor = np.where(is_flat, 1.0, _FLOOR * variances)
+        self._parameters = None
 
     def _floored(self, covar):
         """Return a covariance of which no direction varies less than the floor."""
@@ -180,15 +192,20 @@ class GaussianEmissions:
 
     @property
     def parameters(self) -> list[np.ndarray]:
-        """Means, and roots of what covariances have above the floor."""
-        over = self.covars - np.diag(self.floor)
+        """Means, and roots of what covariances have above the floor, of standardised columns."""
+        if self._parameters is not None:  # any rotation of roots is one, too: keep this one
+            return self._parameters
+        means = (self.means - self._centre) / self._scales
+        variances = np.diagonal(self.covars, axis1=1, axis2=2)
         if self.covariance_type == "diag":
-            variances = np.diagonal(self.covars, axis1=1, axis2=2)
-            over = np.diagonal(over, axis1=1, axis2=2)
-            return [self.means, np.log(np.maximum(over, 1e-12 * variances))]
-        values, vectors = np.linalg.eigh(over)
-        values = np.maximum(values, 1e-12 * values.max(axis=1, keepdims=True))
-        return [self.means, vectors * np.sqrt(values)[:, None]]
+            over = np.maximum(variances - self.floor, _LEAST_ROOT * variances)
+            return [means, np.log(over / self._scales**2)]
+        # Each covariance in units of its own, where the rounding of the largest is nobody's all.
+        scales = np.sqrt(variances)
+        over = self.covars - np.diag(self.floor)
+        values, vectors = np.linalg.eigh(over / (scales[:, :, None] * scales[:, None]))
+        roots = vectors * np.sqrt(np.maximum(values, _LEAST_ROOT))[:, None]
+        return [means, roots * (scales / self._scales)[:, :, None]]
 
     def moved(self, parameters: list[np.ndarray]) -> Self:
         """Return emissions of other parameters.
@@ -204,11 +221,14 @@ class GaussianEmissions:
             New emissions.
         """
         new = copy.copy(self)
-        new.means, roots = parameters
+        new._parameters, (means, roots) = parameters, parameters
+        new.means = self._centre + means * self._scales
         if self.covariance_type == "diag":
             with np.errstate(over="ignore"):
-                new.covars = (np.exp(roots) + self.floor)[:, :, None] * np.eye(roots.shape[1])
+                variances = np.exp(roots) * self._scales**2 + self.floor
+            new.covars = variances[:, :, None] * np.eye(len(self.floor))
         else:
+            roots = roots * self._scales[:, None]
             new.covars = roots @ roots.transpose(0, 2, 1) + np.diag(self.floor)
         return new
 
@@ -237,6 +257,8 @@ class GaussianEmissions:
                 by_means[k, columns] += precision @ (weights @ apart)
                 spread = precision @ ((weights * apart.T) @ apart) @ precision
                 by_covars[k][at] += 0.5 * (spread - weights.sum() * precision)
+        by_means *= self._scales
+        by_covars *= np.outer(self._scales, self._scales)
         if self.covariance_type == "diag":
             return [by_means, np.diagonal(by_covars, axis1=1, axis2=2) * np.exp(self.parameters[1])]
         return [by_means, 2 * by_covars @ self.parameters[1]]
@@ -272,7 +294,9 @@ def clustered(n_states, X, covariance_type, rng):
     labels = kmeans.fit_predict(filled / np.where(scales > 0, scales, 1.0))
     ones = np.ones((n_states, X.shape[1]))
     first = GaussianEmissions(filled[:n_states], ones, covariance_type=covariance_type)
-    return first.update(labels[:, None] == np.arange(n_states), filled)
+    emissions = first.update(labels[:, None] == np.arange(n_states), filled)
+    emissions._standardise(X)
+    return emissions
 
 
 def check_covariance_type(value):
@@ -291,6 +315,10 @@ def check_rows(X, width=None):
         raise ValueError(f"X must have shape (n_samples, {wanted}), got {np.shape(X)}.")
     if not np.isfinite(rows).all():
         raise ValueError("X must hold finite numbers: mark missing ones with a mask of numpy.ma.")
+    if np.abs(rows).max() > _LARGEST:
+        raise ValueError(
+            f"X must hold entries up to {_LARGEST:g}, got one of {np.abs(rows).max():.4g}."
+        )
     return rows if mask is None or not mask.any() else np.ma.array(rows, mask=mask)
 
 

@@ -78,6 +78,8 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
             objective = partial(free.gradients, sequences=sequences)
             calls["is_near"] = is_screened
             arrays, *progress = maximize(objective, arrays, n_symbols, **calls)
+            if not watch.scores:  # no step raises the likelihood of a start that is an optimum
+                watch(arrays)
         arrays = arrays if watch.best is None else watch.best
         return free.model(arrays, first.dtype), watch.scores, *progress
 

@@ -426,8 +426,8 @@ class Model:
     @property
     def may_be_impossible(self):
         """Whether some symbols may have no probability."""
-        is_masked = self.masks or self.allowed is not None
-        return bool(is_masked or (self.log_start == -np.inf).any())
+        is_masked = self.masks or (self.table is not None and np.isneginf(self.table).any())
+        return bool(is_masked or np.isneginf(self.log_start).any())
 
     @property
     def has_few(self):
