@@ -18,7 +18,6 @@ from skrf.regression import blend, kernel_machine, members, near_far
 from skrf.regression.blend import PairCalibration, pair_logs
 from skrf.regression.decide import of_pairs
 from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, member_of
-from skrf.regression.near_far import parts_of
 from skrf.regression.table import Levels, Table, categories_of, read_columns
 
 RNG = np.random.default_rng(0)
@@ -46,7 +45,7 @@ def asked(kind, limits=SMALL, weights=WEIGHTS):
     else:
         codes = np.minimum(CODES, kind - 1)
         targets, problems = np.eye(kind)[codes], of_pairs(kind)
-    return Asked(X, NUMBER, weights, parts_of(weights), targets, codes, problems, limits, 0)
+    return Asked(X, NUMBER, weights, targets, codes, problems, limits, 0)
 
 
 def between(member, X, Y):
@@ -71,13 +70,11 @@ def solved(member, rows, targets, noise, at):
 
 
 def left_out(member, rows, targets, alphas, weights):
-    """Return the values of some rows by all others: one of its repetitions leaves, or all of it."""
-    found, leaving = {}, parts_of(weights)[rows]
+    """Return the values of some rows by all others."""
+    found = {}
     for i in np.flatnonzero(np.isin(rows, JUDGES))[::4]:
-        rest = weights[rows].copy()
-        rest[i] -= leaving[i]
-        kept = rest > 0
-        given = rows[kept], targets[kept], alphas[kept] / rest[kept]
+        kept = np.arange(len(rows)) != i
+        given = rows[kept], targets[kept], alphas[kept] / weights[rows[kept]]
         found[rows[i]] = solved(member, *given, COLUMNS[NUMBER[rows[i : i + 1]]])[0]
     return found
 
@@ -164,20 +161,6 @@ def test_sigma_is_that_of_the_same_kernel_elsewhere(kernel):
     given = {"kernel": kernel.name, "exponent": exponent, "sigma": member.sigma_}
     expected = ClusterNystroem(4, **given).fit(X).exact_kernel(X, X)
     assert_allclose(between(member, COLUMNS[:4], COLUMNS[:4]), expected, rtol=1e-5)
-
-
-def test_weights_are_repetitions_of_rows():
-    kernel = KERNELS[1]
-    _, weighted, judged, _ = fitted("numbers", kernel, SMALL, np.where(WEIGHTS > 1, 2.0, 1.0))
-    rows = np.append(np.arange(N), np.flatnonzero(WEIGHTS > 1))
-    given = asked("numbers", SMALL)
-    ones = np.ones(len(rows))
-    targets = given.targets[rows]
-    again = Asked(given.X, NUMBER[rows], ones, ones, targets, None, None, SMALL, 0)
-    half = Half({kernel.name: [None, SCALES[kernel.name]]}, JUDGES)
-    member, others, _ = member_of(again, kernel, Point(1, 1.1, 0.3), half)
-    assert_allclose(member.values(COLUMNS), weighted.values(COLUMNS), atol=1e-5)
-    assert_allclose(others, judged, atol=1e-5)
 
 
 def test_residuals_that_are_not_kept_are_computed_again(monkeypatch):
@@ -607,7 +590,7 @@ def test_weights_are_no_twins():
     assert found.score(X[200:], y[200:]) > 0.3
 
 
-def test_weights_of_classes_are_no_repetitions():
+def test_factors_of_classes_leave_with_their_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1600, 3))
     y = (X[:, 0] + 0.7 * rng.normal(size=1600) > 1.5).astype(int)

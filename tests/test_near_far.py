@@ -30,7 +30,6 @@ from skrf.regression.near_far import (
     _cut_of,
     factor_of,
     left_out,
-    parts_of,
     sampled,
     solve_near_far,
 )
@@ -81,13 +80,11 @@ class Dense:
         return self.between(Q, self.rows) @ coef + level
 
     def left_out(self, targets):
-        """Return predictions of every row by a solve without it, or without one part of it."""
+        """Return predictions of every row by a solve without it."""
         K, predicted = self.between(self.rows, self.rows), []
-        for i, part in enumerate(parts_of(self.weights)):
-            rest = self.weights.copy()
-            rest[i] -= part
-            kept = rest > 1e-12
-            A = K[np.ix_(kept, kept)] + np.diag(self.alpha / rest[kept])
+        for i in range(len(self.rows)):
+            kept = np.arange(len(self.rows)) != i
+            A = K[np.ix_(kept, kept)] + np.diag(self.alpha / self.weights[kept])
             inverse = np.linalg.inv(A)
             ones = inverse.sum(axis=1)
             level = ones @ targets[kept] / ones.sum()
@@ -148,24 +145,20 @@ def test_error_bars_with_the_noise_as_estimated(weights):
 @pytest.mark.parametrize("alpha", [0.3, 1e-5])
 @pytest.mark.parametrize("weights", [np.ones(90), WEIGHTS], ids=["plain", "weighted"])
 def test_leave_one_out_is_its_definition(weights, alpha):
-    """A row leaves alone, its equals stay; of repetitions one leaves, other weights leave whole."""
+    """A row leaves with its whole weight, its equals stay."""
     model = near(alpha=alpha).fit(X, y, weights)
     ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
     distinct = ground.part(np.arange(90), weights)
     of_rows = np.full(len(distinct.kept), alpha)  # the same as a number
     solution = solve_near_far(ground, distinct, distinct.means(y), of_rows)
-    predicted, inverse = left_out(solution, distinct, y, of_rows, parts_of(weights))
-    assert_array_equal(predicted, left_out(solution, distinct, y, alpha, parts_of(weights))[0])
+    predicted, inverse = left_out(solution, distinct, y, of_rows, weights)
+    assert_array_equal(predicted, left_out(solution, distinct, y, alpha, weights)[0])
     single = np.bincount(distinct.number)[distinct.number] == 1
     dense = Dense(model, X, weights, alpha)
-    whole = single & (parts_of(weights) == weights)
-    assert_allclose(inverse[whole], np.diagonal(dense.centred)[whole], rtol=1e-3)
+    assert_allclose(inverse[single], np.diagonal(dense.centred)[single], rtol=1e-3)
     for i in (0, 7, 33, 60, 89):
-        part = parts_of(weights)[i]
-        rest = weights.copy()
-        rest[i] -= part
-        kept = rest > 1e-12
-        dense = Dense(model, X[kept], rest[kept], alpha)
+        kept = np.arange(90) != i
+        dense = Dense(model, X[kept], weights[kept], alpha)
         expected = dense.predict(X[i : i + 1], y[kept])[0]
         assert_allclose(predicted[i], expected, rtol=2e-3 if alpha > 1e-4 else 1e-5, atol=1e-4)
 
@@ -522,13 +515,14 @@ def test_weights_of_a_search_are_repetitions():
     assert_allclose(*scores, rtol=1e-5)
     assert_allclose(repeated.predict(Q), weighted.predict(Q), rtol=1e-4, atol=1e-5)
     labels = np.digitize(y[:, 0], [-0.5, 0.5])
+    labels[60:75] = labels[:15]  # equal rows of several classes leave alone, repeated or not
     weighted = ApproxKernelRidgeClassifierCV(kept, **given).fit(X, labels, counts)
     repeated = ApproxKernelRidgeClassifierCV(kept, **given).fit(X[order], labels[order])
     assert repeated.decision_scores_ == pytest.approx(weighted.decision_scores_)
     assert_allclose(repeated.predict_proba(Q), weighted.predict_proba(Q), rtol=1e-3, atol=1e-4)
 
 
-def test_factors_of_classes_are_no_repetitions():
+def test_factors_of_classes_leave_with_their_rows():
     """A part of a row that stayed would know its class, and the least penalty would win."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 3))
@@ -551,9 +545,10 @@ def test_leaves_of_a_search_are_the_same_for_all_sigmas_and_stand_for_all(model,
 
     monkeypatch.setattr(near_far, "solve_near_far", spied)
     targets = y[:, 0] if model is ApproxKernelRidgeCV else np.digitize(y[:, 0], [-0.5, 0.5])
-    found = searched(model).fit(X, targets, WEIGHTS)
+    rows_of_all = X + 0.01 * RNG.normal(size=X.shape)  # none equal
+    found = searched(model).fit(rows_of_all, targets, WEIGHTS)
     assert 30 <= found.n_samples_searched_ < 70
-    ground = Ground.of(as_feature_map(found.feature_map_), X, 20)
+    ground = Ground.of(as_feature_map(found.feature_map_), rows_of_all, 20)
     rows = sampled(ground.bounds, ground.number, np.random.default_rng(0))
     assert len(rows) == found.n_samples_searched_
     parts = [slice(None)]

@@ -18,10 +18,12 @@ from .._arrays import take, to_host
 from .._batches import joined, merged
 from .._validation import as_numpy, check_labels, naming
 from .._warnings import warn
-from ..features import fit_at_sigma, fit_to_statistics, row_codes, sigma_of
+from ..features import by_first, fit_at_sigma, fit_to_statistics, row_codes, sigma_of, spread_rows
 
 _SAMPLE = 0x5EA2C4  # of random numbers, apart from those of other parts
 _WEIGHT_BITS = 32  # weights on a common scale may differ by 2^32
+_N_FOLDS = 5  # of cv=None, as in scikit-learn
+_CELL_ROWS = 5  # rows of equal X, on average, that are cells of a design rather than copies
 
 
 # ---------------------------------------------------------------- labels and targets
@@ -252,24 +254,104 @@ class Sizes:
         return Sizes(*(one + two for one, two in pairs))
 
 
+def copy_groups(x_codes, y_codes, are_classes):
+    """Return the group of copies of each row: all of it is left out, or held back, at once.
+
+    A copy that stays would know the target of the row that leaves. This is the rule of every
+    leave-one-out and of every fold that the library makes itself:
+
+    - Numbers: rows equal in X and target are copies.
+    - Classes: rows equal in X are copies where all of them have one class. Where their classes
+      differ, each row leaves alone, because then the others say how much noise there is.
+    - Where rows stand at every distinct X five times or more, on average, they are not copies but
+      the cells of a design, and each leaves alone.
+
+    Parameters
+    ----------
+    x_codes : ndarray of int of shape (n,)
+        Number of the distinct row of X that each row equals, from 0.
+    y_codes : ndarray of int of shape (n,)
+        Number of the distinct target of each row, from 0.
+    are_classes : bool
+        Whether targets are classes.
+
+    Returns
+    -------
+    ndarray of int of shape (n,)
+        Groups, numbered by their first rows.
+    """
+    n, n_distinct = len(x_codes), x_codes.max() + 1
+    if n >= _CELL_ROWS * n_distinct:
+        return np.arange(n)
+    pairs, groups = np.unique(x_codes * (y_codes.max() + 1) + y_codes, return_inverse=True)
+    if are_classes:
+        n_classes = np.bincount(pairs // (y_codes.max() + 1))
+        is_alone = n_classes[x_codes] > 1
+        groups[is_alone] = len(pairs) + np.flatnonzero(is_alone)
+    return by_first(groups)
+
+
+def codes_of_targets(y):
+    """Return the number of the distinct target of each row, (n,)."""
+    if y.ndim == 2:
+        y = y[:, 0] if y.shape[1] == 1 else row_codes(y)
+    return np.unique(y, return_inverse=True)[1]  # 0 is -0
+
+
+def merged_copies(data, are_classes):
+    """Return the data with a single row for every group of copies, of their weight together.
+
+    Its rows are in the order of their first copies. See `copy_groups`.
+    """
+    x_codes = row_codes(to_host(data.X))
+    return _merged(data, copy_groups(x_codes, codes_of_targets(data.values.values), are_classes))
+
+
+def _merged(data, groups):
+    """Return the data with the first row of every group, of their weight together."""
+    if groups[-1] + 1 == len(groups):
+        return data
+    first = np.unique(groups, return_index=True)[1]
+    with np.errstate(over="ignore"):
+        weights = np.bincount(groups, data.weights)
+    return replace(data.part(first), sample_weight=weights)
+
+
+def spread_copies(X, y_codes, weights, most, rng, are_classes):
+    """Return rows that are distinct in X and target, their weights, and shares that leave.
+
+    They are at most so many, spread evenly over the targets; see `spread_rows`. Where the rows that
+    one stands for leave one by one, the share of its weight that leaves with it is that of one.
+
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n, d)
+        Rows.
+    y_codes : ndarray of int of shape (n,)
+        Codes in the order of the targets.
+    weights : ndarray of shape (n,)
+        Weights of the rows.
+    most : int
+        Largest number of rows.
+    rng : Generator
+        Source of the draw.
+    are_classes : bool
+        Whether targets are classes.
+    """
+    x_codes = row_codes(X)
+    _, leaving = np.unique(copy_groups(x_codes, y_codes, are_classes), return_index=True)
+    _, number = np.unique(x_codes * (y_codes.max() + 1) + y_codes, return_inverse=True)
+    n_leaving = np.bincount(number[leaving])
+    rows, weights = spread_rows(X, y_codes, weights, most, rng)
+    return rows, weights, 1 / n_leaving[number[rows]]
+
+
 def merged_rows(data):
     """Return the data with rows that are equal in X and targets merged, and their `Sizes`."""
-    of_x = row_codes(to_host(data.X))
-    labels = data.values.values
-    if labels.ndim == 2:
-        labels = labels[:, 0] if labels.shape[1] == 1 else row_codes(labels)
-    _, of_y = np.unique(labels, return_inverse=True)  # 0 is -0
-    _, first, number = np.unique(
-        of_x * (of_y.max() + 1) + of_y, return_index=True, return_inverse=True
-    )
-    if len(first) == len(number):
-        return data, _sizes(of_x, data.weights)
-    with np.errstate(over="ignore"):
-        weights = np.bincount(number, data.weights)
-    order = np.argsort(first)
-    data = data.part(first[order])
-    data = replace(data, sample_weight=weights[order])
-    return data, _sizes(of_x[first[order]], data.weights)
+    x_codes, y_codes = row_codes(to_host(data.X)), codes_of_targets(data.values.values)
+    groups = by_first(x_codes * (y_codes.max() + 1) + y_codes)
+    data, first = _merged(data, groups), np.unique(groups, return_index=True)[1]
+    return data, _sizes(x_codes[first], data.weights)
 
 
 @np.errstate(over="ignore")  # moments tell
@@ -288,6 +370,23 @@ def _sizes(of_x, weights):
 # ---------------------------------------------------------------- splits
 
 
+def makes_folds(cv):
+    """Return whether folds are those that the library makes itself, which keep copies together."""
+    return cv is None or isinstance(cv, Integral)
+
+
+def rows_of_folds(model, y, data):
+    """Return the targets and the rows that a search splits: its own folds split rows, not copies.
+
+    A splitter of the user splits all rows.
+    """
+    rows = merged_copies(data, is_classifier(model)) if makes_folds(model.cv) else data
+    if rows is data:
+        return y, data
+    y = y if hasattr(y, "toarray") else as_numpy("y", y)
+    return y[rows.numbers], replace(rows, numbers=np.arange(len(rows.numbers)))
+
+
 def splits_of(model, y, data, groups):
     """Return the `Splits` of validated rows, given y as it was passed.
 
@@ -298,14 +397,17 @@ def splits_of(model, y, data, groups):
     y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
     cv, is_of_labels = model.cv, is_classifier(model)
     with naming("cv"):
-        if isinstance(cv, Integral):
+        if makes_folds(cv):
+            cv = _N_FOLDS if cv is None else cv
             most, what = len(y), "rows"
             if is_of_labels and y.ndim == 1:
                 most, what = int(np.unique(y, return_counts=True)[1].max()), "rows of a class"
             if 2 <= most < cv:
                 # Of a single row there is no coefficient of determination.
                 n_folds = most if what == "rows of a class" else max(most // 2, 2)
-                message = f"cv={cv} needs as many {what}: {n_folds} folds are used."
+                message = (
+                    f"cv={cv} needs as many {what}, copies counted once: {n_folds} folds are used."
+                )
                 warn(message, UserWarning)
                 cv = n_folds
         return Splits.of(check_cv(cv, y, classifier=is_of_labels), y, data, groups)

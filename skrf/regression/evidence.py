@@ -3,10 +3,10 @@
 import numpy as np
 from sklearn.utils import gen_batches
 
-from .._arrays import take, to_host
+from .._arrays import take
 from .._warnings import warn
-from ..features import as_feature_map, row_codes
-from .data import merged_rows
+from ..features import as_feature_map
+from .data import merged_copies, merged_rows
 from .moments import beside_threads, features_of, moments_of_rows
 from .solve import Spectrum
 
@@ -27,16 +27,15 @@ _LEAST_ROWS = 20  # of fewer, those that are left out say little
 def leave_one_out_errors(feature_map, data, moments, alphas, basis):
     """Return mean squared errors of rows that ridge regression has not seen.
 
-    The leverage of a row says what its prediction would be without it. Equal rows are left out
-    together, so that weights are repetitions. Errors are infinite if a row is predicted by itself
-    alone.
+    The leverage of a row says what its prediction would be without it and its weight. Errors are
+    infinite if a row is predicted by itself alone.
 
     Parameters
     ----------
     feature_map : FeatureMap
         The map.
     data : Data
-        All rows.
+        All rows, with copies merged.
     moments : Moments
         Of these rows.
     alphas : ndarray of shape (n_alphas,)
@@ -44,24 +43,21 @@ def leave_one_out_errors(feature_map, data, moments, alphas, basis):
     basis : ndarray of shape (M, r) or None
         Orthonormal columns, if the moments are those of coordinates in them.
     """
-    _, first, number = np.unique(row_codes(to_host(data.X)), return_index=True, return_inverse=True)
-    targets = data.values(np.arange(len(number))) * (data.values.unit / moments.unit)
-    weights = np.bincount(number, data.weights)
-    means = [np.bincount(number, data.weights * values) / weights for values in targets.T]
-    means = np.stack(means, axis=1)
-    errors = (data.weights @ (targets - means[number]) ** 2)[:, None]  # of equal rows
+    weights = data.weights
+    targets = data.values(slice(None)) * (data.values.unit / moments.unit)
+    errors = np.zeros((targets.shape[1], 1))
     of_features, of_targets = moments.means
     spectrum, total = Spectrum(moments), moments.total
     shrunk = spectrum.shrunk(alphas)
     coef = spectrum.sides[:, :, None] * shrunk[:, None]
-    for rows in gen_batches(len(first), max(1, _BLOCK // moments.n_columns)):
-        features = features_of(feature_map, take(data.X, first[rows]))
+    for rows in gen_batches(len(weights), max(1, _BLOCK // moments.n_columns)):
+        features = features_of(feature_map, take(data.X, rows))
         coordinates = features if basis is None else features @ basis
         turned, of_rows = (coordinates - of_features) @ spectrum.vectors, weights[rows]
         leverage = of_rows[:, None] * (turned**2 @ shrunk + 1 / total)
         left = np.where(1 - leverage > _LOST, 1 - leverage, np.nan)[:, None]
         predicted = np.tensordot(turned, coef, 1) + of_targets[:, None]
-        differences = (means[rows][:, :, None] - predicted) / left
+        differences = (targets[rows][:, :, None] - predicted) / left
         errors = errors + np.tensordot(of_rows, differences**2, 1)
     errors = moments.shares @ (errors / total)
     return np.where(np.isnan(errors), np.inf, errors)
@@ -116,7 +112,8 @@ def check_noise_by_leave_one_out(fitted, data):
     is_lost = (noise * moments.total < _NO_NOISE * variances).any()
     if not is_lost or fitted.sizes.n_distinct < _LEAST_ROWS:
         return
-    given = data, moments, np.array([solution.alpha]), fitted.basis
+    rows = merged_copies(data, are_classes=False)
+    given = rows, moments, np.array([solution.alpha]), fitted.basis
     errors = leave_one_out_errors(fitted.maps[0], *given)[0]
     if errors > _NOTHING * np.mean(moments.squares) / moments.total:
         warn(

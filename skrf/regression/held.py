@@ -18,7 +18,7 @@ from ..features import ClusterNystroem, as_feature_map, columns_of
 from .data import Data, Splits, as_slice, stratified, sums_of_splits
 from .decide import best_classes, losses
 from .moments import RidgeSums, beside_threads, features_of, held_features, moments_of_groups
-from .near_far import Ground, NearFarRows, check_leaves, parts_of, sampled
+from .near_far import Ground, NearFarRows, check_leaves, sampled
 from .rows import RowSystem, kernel_between
 from .solve import Solution, solve_problems, values_of
 
@@ -297,15 +297,12 @@ class LeafSource:
         Distinct rows of a leaf, at most.
     sigma : float
         Where leaves are cut.
-    has_factors : bool
-        Whether weights have factors of classes, which are no repetitions.
     """
 
     fit: Callable
     everything: Data
     most: int
     sigma: float
-    has_factors: bool
 
     n_columns = None
 
@@ -343,8 +340,7 @@ class LeafSource:
         data, feature_map = self.data, as_feature_map(self.fit(sigma))
         with beside_threads(feature_map):
             leaves = self._ground.some(feature_map, data.X, self._rows)
-            parts = data.weights if self.has_factors else parts_of(data.weights)
-            values = NearFarRows.under(leaves, data).held(problems, alphas, self._total, parts)
+            values = NearFarRows.under(leaves, data).held(problems, alphas, self._total)
         unit = data.values.unit if problems is None else np.ones(values.shape[2])
         nothing = Solution(0.0, np.empty((0, 0)), unit, np.empty(0))
         return [Held(values * unit, data, [nothing] * len(alphas))]

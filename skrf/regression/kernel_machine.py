@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from scipy.special import expit, log_softmax
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from .._estimator import EstimatorBase
@@ -25,11 +25,10 @@ from .._validation import (
 from ..features import row_codes
 from .base import score
 from .blend import PairCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
-from .data import class_factors
+from .data import class_factors, codes_of_targets, copy_groups
 from .decide import of_pairs
 from .members import Asked, Half, Kernel, Limits, Trials, judged_member
-from .near_far import parts_of
-from .table import Table, categories_of, read_columns
+from .table import Table, categories_of, comparable, read_columns
 
 _AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")
 _FEW = 8  # distinct rows, below which no scales are learned
@@ -149,17 +148,10 @@ def columns_of(table, encoded):
 
 
 def _weighed(weights, factors):
-    """Return weights, times factors of classes, and the parts of them that leave with a row.
-
-    Whole numbers count repetitions; of others only the ratios matter. Factors never do: they keep
-    the sum.
-    """
-    parts = parts_of(weights)
-    if parts is weights:
-        weights = parts = np.maximum(weights / weights.max(), _LEAST_WEIGHT)
-        weights = parts = weights / weights.mean()
-    factors = factors * (weights.sum() / (weights @ factors))
-    return weights * factors, parts * factors
+    """Return weights of mean 1, times factors of classes that keep their sum."""
+    weights = np.maximum(weights / weights.max(), _LEAST_WEIGHT)
+    weights = weights / weights.mean()
+    return weights * factors * (weights.sum() / (weights @ factors))
 
 
 class _KernelMachine(EstimatorBase):
@@ -225,7 +217,14 @@ class _KernelMachine(EstimatorBase):
                 f"leaving one out, got n_samples={len(y)}."
             )
         columns = [column[places[:, 0]] for column in columns]
-        weights, parts = _weighed(weights, factors)
+        x_codes = row_codes(comparable(columns))
+        groups = copy_groups(x_codes, codes_of_targets(y), is_classifier(self))
+        first = np.unique(groups, return_index=True)[1]
+        if 2 <= len(first) < len(y):  # copies are one row
+            weights = np.bincount(groups, weights / weights.max())
+            columns = [column[first] for column in columns]
+            y, factors = y[first], factors[first]
+        weights = _weighed(weights, factors)
         targets, codes, problems = draft._asked(y, weights)
         table, encoded = Table.of(columns, are_categories, weights)
         progress = Progress(self.verbose)
@@ -234,7 +233,7 @@ class _KernelMachine(EstimatorBase):
         _, first, number = np.unique(row_codes(encoded), return_index=True, return_inverse=True)
         rows = columns_of(table, encoded[first])
         limits = Limits(self.n_components, self.max_leaf_size)
-        asked = Asked(rows, number, weights, parts, targets, codes, problems, limits, seed)
+        asked = Asked(rows, number, weights, targets, codes, problems, limits, seed)
         learned = Learned(asked, table, [], [], [])
         if problems == []:  # of a single class
             return draft, learned
@@ -453,8 +452,8 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         y : array-like of shape (n_samples,)
             Labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped. Whole numbers count as repetitions
-            of rows; of other weights, only ratios matter.
+            Weights, at least 0; rows of weight 0 are dropped. A weight says how many observations
+            like this one were made; only ratios matter.
 
         Returns
         -------
@@ -703,8 +702,8 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0; rows of weight 0 are dropped. Whole numbers count as repetitions
-            of rows; of other weights, only ratios matter.
+            Weights, at least 0; rows of weight 0 are dropped. A weight says how many observations
+            like this one were made; only ratios matter.
 
         Returns
         -------

@@ -12,8 +12,9 @@ from sklearn.utils import gen_batches
 
 from .._arrays import to_host
 from .._sums import exp_max_one, finite
-from ..features import by_first, row_codes, spread_rows
+from ..features import by_first, row_codes
 from ..statistics import standardised
+from .data import spread_copies
 from .moments import maps_of
 from .rows import ExactMap
 from .search import Equal
@@ -29,8 +30,7 @@ _LOST = 1e-10  # of what a row sees of itself: less is rounding
 def best_sigma(feature_map, data):
     """Return sigma by leave-one-out on at most 2,000 rows, the share, and their score or None.
 
-    Weights are repetitions: a row leaves with all that equal it, whatever their labels, and with
-    its whole weight.
+    A row leaves with its copies and their whole weight; see `copy_groups`.
 
     Parameters
     ----------
@@ -39,22 +39,22 @@ def best_sigma(feature_map, data):
     data : Data
         Validated rows.
     """
-    scale, data = data.resolved("scale"), _sample(data)
+    scale, (data, shares) = data.resolved("scale"), _sample(data, _ROWS)
     fit = data.fit_at_sigma(feature_map)
-    return _chosen(scale, data, lambda points: lambda sigma: maps_of(fit(sigma)))
+    return _chosen(scale, data, shares, lambda points: lambda sigma: maps_of(fit(sigma)))
 
 
 def best_exact_sigma(data):
     """Return sigma of the exact kernel by leave-one-out on all rows, the share, and their score."""
-    data = replace(data, X=to_host(data.X))
+    scale, (data, shares) = data.resolved("scale"), _sample(data, len(data.y))
 
     def maps_of_points(points):
         return lambda sigma: (ExactMap(points, sigma),) * 2
 
-    return _chosen(data.resolved("scale"), data, maps_of_points)
+    return _chosen(scale, data, shares, maps_of_points)
 
 
-def _chosen(scale, data, maps_of_points):
+def _chosen(scale, data, shares, maps_of_points):
     """Return the best sigma of a wide grid and a finer one around its best, the share, and a score.
 
     Of nearly equal ones it is the smallest.
@@ -64,14 +64,15 @@ def _chosen(scale, data, maps_of_points):
     scale : float
         The sigma of "scale"; all rows look alike at a tenth of it, where the grid begins.
     data : Data
-        Rows on the host.
+        Rows on the host, of which none are equal in X and target.
+    shares : ndarray of shape (n,)
+        Shares of their weights that leave with them.
     maps_of_points : callable
-        Given the distinct rows, returns a function that returns both maps at a sigma.
+        Given the rows, returns a function that returns both maps at a sigma.
     """
-    _, first, number = np.unique(row_codes(data.X), return_index=True, return_inverse=True)
-    if len(first) < 2 or is_constant(data):
+    if row_codes(data.X).max() == 0 or is_constant(data):
         return scale, 0.0, None
-    points, score = data.X[first].astype(np.float64), _Score(data, number)
+    points, score = data.X.astype(np.float64), _Score(data, shares)
     maps_at, seen = maps_of_points(points), None
 
     def evaluate(sigmas):
@@ -79,9 +80,9 @@ def _chosen(scale, data, maps_of_points):
         scores = []
         for maps in map(maps_at, sigmas):
             if not maps[1].is_indicator:
-                seen = _Features(maps, points, score.sums)
+                seen = _Features(maps, points, score)
             elif seen is None:  # centres do not depend on sigma
-                seen = _Counts(maps[1], points, number, data, score)
+                seen = _Counts(maps[1], points, data, score)
             scores.append(_total(seen, maps[0], score))
         return np.array(scores)
 
@@ -99,12 +100,18 @@ def is_constant(data):
     return all((values == values[0]).all() for values in (data.groups, data.values))
 
 
-def _sample(data):
-    """Return at most 2,000 distinct rows on the host, spread evenly over the targets."""
+def _sample(data, most):
+    """Return at most so many rows on the host, distinct in X and target, and shares of weights.
+
+    They are spread evenly over the targets. The shares leave with the rows: all of their weight,
+    or, of rows that stand for several which leave one by one, that of one of them.
+    """
     rng, X = np.random.default_rng(0), to_host(data.X)
-    codes = row_codes(data.values) if data.values.shape[1] else _by_rows(data.groups, X)
-    rows, weights = spread_rows(X, codes, data.weights / data.weights.max(), _ROWS, rng)
-    return replace(replace(data, X=X).part(rows), sample_weight=weights)
+    is_of_numbers = data.values.shape[1] > 0
+    codes = row_codes(data.values) if is_of_numbers else _by_rows(data.groups, X)
+    weights = data.weights / data.weights.max()
+    rows, weights, shares = spread_copies(X, codes, weights, most, rng, not is_of_numbers)
+    return replace(replace(data, X=X).part(rows), sample_weight=weights), shares
 
 
 def _by_rows(groups, X):
@@ -133,45 +140,36 @@ class _Counts:
     others disappears.
     """
 
-    def __init__(self, key_map, points, number, data, score):
-        if key_map.labels is None:
-            columns = key_map.columns(points)[number]
-        else:  # rows of a point may go to centres of several classes
-            columns = key_map.columns(data.X, data.target)
-        n_columns, n_values = key_map.n_columns, score.of_rows.shape[1]
-        self.points, self.of_centers = points, np.zeros((n_columns, n_values))
-        np.add.at(self.of_centers, columns, score.of_rows)
-        # Parts of points: their rows at one centre, sorted by points.
-        codes, part = np.unique(number * n_columns + columns, return_inverse=True)
-        self.places, self.columns = codes // n_columns, codes % n_columns
-        self.of_parts = np.zeros((len(codes), n_values))
-        np.add.at(self.of_parts, part, score.of_rows)
-        weights = np.bincount(part, score.row_weights)
-        totals = np.bincount(columns, score.row_weights, n_columns)[self.columns]
-        rest = totals - weights
-        self.is_alone = rest <= _LOST * totals
-        self.growth = np.ones(len(codes))
+    def __init__(self, key_map, points, data, score):
+        labels = () if key_map.labels is None else (data.target,)
+        self.points, self.columns = points, key_map.columns(points, *labels)
+        self.leaving = score.leaving
+        n_columns = key_map.n_columns
+        self.of_centers = np.zeros((n_columns, score.sums.shape[1]))
+        np.add.at(self.of_centers, self.columns, score.sums)
+        totals = np.bincount(self.columns, score.weights, n_columns)[self.columns]
+        remaining = totals - score.weights * score.shares_that_leave
+        self.is_alone = remaining <= _LOST * totals
+        self.growth = np.ones(len(totals))
         if key_map.are_means:
-            self.growth = (totals / np.where(self.is_alone, totals, rest)) ** 2
+            self.growth = (totals / np.where(self.is_alone, totals, remaining)) ** 2
 
     def __call__(self, queries, rows):
         """Return the sums for a slice of points."""
-        parts = slice(*np.searchsorted(self.places, [rows.start, rows.stop]))
-        logs, of_points = queries(self.points[rows]).values, self.places[parts] - rows.start
-        places = of_points, self.columns[parts]
-        logs[places] *= self.growth[parts]
-        logs[places] -= np.where(self.is_alone[parts], np.inf, 0.0)
+        logs = queries(self.points[rows]).values
+        own = np.arange(len(logs)), self.columns[rows]
+        logs[own] *= self.growth[rows]
+        logs[own] -= np.where(self.is_alone[rows], np.inf, 0.0)
         features = exp_max_one(logs)
-        itself = np.zeros((len(logs), self.of_centers.shape[1]))
-        np.add.at(itself, of_points, features[places][:, None] * self.of_parts[parts])
+        itself = features[own][:, None] * self.leaving[rows]
         return _without(features @ self.of_centers, itself)
 
 
 class _Features:
     """Sums that points see of the others, of other features."""
 
-    def __init__(self, maps, points, sums):
-        self.sums = sums
+    def __init__(self, maps, points, score):
+        self.leaving = score.leaving
         queries, keys = (feature_map(points) for feature_map in maps)
         if queries.holds_logs:
             top = finite(keys.values.max(axis=0))
@@ -179,13 +177,13 @@ class _Features:
             self.queries = exp_max_one(queries.values + top)
         else:
             self.queries, self.keys = queries.plain(), keys.plain()
-        self.of_all = self.keys.T @ sums
+        self.of_all = self.keys.T @ score.sums
 
     def __call__(self, _, rows):
         """Return the sums for a slice of points."""
         queries = self.queries[rows]
         itself = np.einsum("nm,nm->n", queries, self.keys[rows])
-        return _without(queries @ self.of_all, itself[:, None] * self.sums[rows])
+        return _without(queries @ self.of_all, itself[:, None] * self.leaving[rows])
 
 
 def _without(sums, itself):
@@ -204,24 +202,19 @@ class _Score:
     ----------
     data : Data
         Rows.
-    number : ndarray of int of shape (n,)
-        The point that each row is.
+    shares_that_leave : ndarray of shape (n,)
+        Shares of their weights that leave with them.
     """
 
-    def __init__(self, data, number):
+    def __init__(self, data, shares_that_leave):
         self.n_groups, weights = data.n_groups, data.weights / data.weights.max()
         weights /= weights.sum()
         values = standardised(data.values, weights)
         columns = np.column_stack([np.eye(self.n_groups)[data.groups], values])
-        self.of_rows, self.row_weights = columns * weights[:, None], weights
-        self.sums = np.zeros((number.max() + 1, columns.shape[1]))
-        np.add.at(self.sums, number, self.of_rows)
+        self.weights, self.shares_that_leave = weights, shares_that_leave
+        self.sums = columns * weights[:, None]
+        self.leaving = self.sums * shares_that_leave[:, None]
         self.range = values.min(axis=0), values.max(axis=0)
-        # Squares of targets about the mean of those of equal rows, which no sigma changes.
-        of_points, points = self.sums[:, self.n_groups :], np.bincount(number, weights)
-        points[points == 0] = 1.0  # weights that underflow
-        means = of_points / points[:, None]
-        self.apart = np.sum(weights @ values**2 - np.sum(of_points * means, axis=0))
         self.shares, least = np.zeros(1), 1 / (len(self.sums) + 1)
         if not values.shape[1]:
             self.shares = np.append(least, _SHARES[_SHARES > least])
@@ -229,7 +222,7 @@ class _Score:
     def of_total(self, total):
         """Return the mean logarithm of probabilities, or the mean R2 of the targets."""
         n_targets = self.sums.shape[1] - self.n_groups
-        return float(1 + (total - self.apart) / n_targets if n_targets else total)
+        return float(1 + total / n_targets if n_targets else total)
 
     def __call__(self, sums, rows):
         """Return the scores of some points for every share, given the sums they see."""

@@ -238,8 +238,6 @@ class Asked:
         The distinct row of each row.
     weights : ndarray of shape (n,)
         Weights of the rows.
-    parts : ndarray of shape (n,)
-        What of them leaves with a row.
     targets : ndarray of shape (n, T)
         Targets with mean 0; those of more than two classes are 0 and 1 less their mean.
     codes : ndarray of int of shape (n,) or None
@@ -255,7 +253,6 @@ class Asked:
     X: dict
     number: np.ndarray
     weights: np.ndarray
-    parts: np.ndarray
     targets: np.ndarray
     codes: np.ndarray | None
     problems: Sequence[Problem] | None
@@ -394,8 +391,7 @@ class Trials:
                 except LinAlgError:  # lost in the rounding of the kernel
                     sums[0, k] = np.inf
                     continue
-                parts = self.asked.parts[rows]
-                rest = left_out(solution, distinct, targets, point.alpha, parts)[0] - targets
+                rest = left_out(solution, distinct, targets, point.alpha, weights)[0] - targets
                 sums[0, k] += weights[is_judge] @ np.square(rest[is_judge]).sum(axis=1)
                 sums[1, k] += weights[is_judge].sum()
         for point, error, weight in zip(points, *sums, strict=True):
@@ -562,14 +558,14 @@ def member_of(asked, kernel, point, half):
             of_ground[distinct.kept] = coef
             columns.append((beta, of_ground))
             offsets.append(fit.intercept)
-            left, inverse = left_out(fit, distinct, working, of_rows, asked.parts[rows])
+            left, inverse = left_out(fit, distinct, working, of_rows, asked.weights[rows])
             judged.append((rows, left))
     coef, of_rows = (np.hstack(parts).astype(np.float32) for parts in zip(*columns, strict=True))
     posterior = ()
     if asked.problems is None:
         noise = alpha / distinct.totals
         posterior = fit, noise, alpha, np.ones(1), distinct.totals.sum()
-        variances = (asked.parts / (alpha * inverse))[half.judge]
+        variances = (asked.weights / (alpha * inverse))[half.judge]
     far = ground.far_sums(of_rows)
     member = Member(kernel, ground, alpha, coef, of_rows, far, np.concatenate(offsets), posterior)
     values = np.zeros((len(asked.number), coef.shape[1]))

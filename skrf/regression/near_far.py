@@ -531,23 +531,13 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
     return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]) / share, root)
 
 
-def parts_of(weights):
-    """Return the part of the weight of each row that leaves with it, (n,).
-
-    Whole numbers count repetitions, of which one leaves and the others stay. Other weights say how
-    much a row counts, and leave with it: a part that stayed would know its target.
-    """
-    are_counts = np.all(weights == np.rint(weights))
-    return np.minimum(1.0, weights) if are_counts else weights
-
-
-def left_out(solution, distinct, targets, alpha, parts):
+def left_out(solution, distinct, targets, alpha, weights):
     """Return predictions of every row by all others, (n, T), and A^-1_ii of each, (n,).
 
-    The part v of the weight w of a row leaves: with its equals, of the weight W,
+    A row leaves with its whole weight w: with its equals, of the weight W together,
 
-        A^-1_ii = (v / W)^2 d + (v / alpha) (1 - v / W),
-        a_i = (v / W) a + (v / alpha) (y_i - mean y).
+        A^-1_ii = (w / W)^2 d + (w / alpha) (1 - w / W),
+        a_i = (w / W) a + (w / alpha) (y_i - mean y).
 
     Parameters
     ----------
@@ -559,12 +549,12 @@ def left_out(solution, distinct, targets, alpha, parts):
         Targets of all rows.
     alpha : float or ndarray of shape (m,)
         The ridge.
-    parts : ndarray of shape (n,)
-        The parts that leave; see `parts_of`.
+    weights : ndarray of shape (n,)
+        Weights of all rows.
     """
     number, means = distinct.number, distinct.means(targets)
-    share = parts / distinct.totals[number]
-    scale = parts / np.broadcast_to(alpha, distinct.totals.shape)[number]
+    share = weights / distinct.totals[number]
+    scale = weights / np.broadcast_to(alpha, distinct.totals.shape)[number]
     inverse = share**2 * solution.centred_inverse[number] + scale * (1 - share)
     coef = share[:, None] * solution.centred[1][number]
     coef = coef + scale[:, None] * (targets - means[number])
@@ -787,7 +777,7 @@ class NearFarRows:
             alpha, coef, unit, intercept * unit, None, None, spread, ground, rows, far
         )
 
-    def held(self, problems, alphas, total, parts):
+    def held(self, problems, alphas, total):
         """Return the values of all rows by regressions on the others, (n_alphas, n, V).
 
         Rows that are not of a problem's classes are predicted from all that are.
@@ -800,8 +790,6 @@ class NearFarRows:
             The ridges.
         total : callable
             Returns the weight of all rows for which these leaves stand, of a problem or of None.
-        parts : ndarray of shape (n,)
-            What leaves of the weight of each row; see `parts_of`.
         """
         ground, found = self.ground, []
         asked = zip(problems or [None], self._asked(problems), strict=True)
@@ -822,7 +810,8 @@ class NearFarRows:
             values = np.moveaxis(values.reshape(len(values), len(alphas), -1), 1, 0)
             for place, (solution, alpha) in enumerate(zip(solutions, alphas, strict=True)):
                 values[place] += solution.intercept
-                values[place, rows], _ = left_out(solution, distinct, targets, alpha, parts[rows])
+                left = left_out(solution, distinct, targets, alpha, self.weights[rows])
+                values[place, rows] = left[0]
             found.append(values)
         return np.concatenate(found, axis=2)
 

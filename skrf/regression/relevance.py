@@ -8,7 +8,6 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import Bounds, minimize
-from scipy.spatial.distance import cdist
 from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     OneToOneFeatureMixin,
@@ -37,9 +36,10 @@ from .._validation import (
     read_only,
     validate_rows,
 )
-from ..features import RFFSampler, by_first, row_codes, spread_rows
+from ..features import RFFSampler, by_first, row_codes
 from ..features._batch_summary import passes_of_fit
 from ..statistics import Moments, standardised
+from .data import spread_copies
 from .feature_machine import Directions, Multipliers, learned_scales
 
 _ROUNDING = 1e-10  # of a score, with a margin
@@ -91,7 +91,7 @@ class _ScalesFromTargets(TakesBatches, TransformerMixin, EstimatorBase):
         moments = Moments.of(X, weights, full=self._is_full, sizes=False)
         total = moments.variances.sum()
         rng = np.random.default_rng(draw_seed(self.random_state))
-        rows, *others = _sample(X, y, weights, self.n_samples, rng)
+        rows, *others = _sample(X, y, weights, self.n_samples, rng, is_class)
         rows, columns = _varying(rows)
         if total > 0 and len(columns):
             scales = draft._learned(rows / np.sqrt(total), *others, is_class)
@@ -255,12 +255,12 @@ class RelevanceScaler(OneToOneFeatureMixin, _ScalesFromTargets):
             )
         return targets, is_class
 
-    def _learned(self, rows, weights, y, is_class):
+    def _learned(self, rows, weights, shares, y, is_class):
         if self.criterion == "gradients":
             return learned_scales(Multipliers, rows, weights, y, is_class)
         if self.criterion == "evidence":
-            return np.exp(_by_evidence(rows, weights, y))
-        return np.exp((_stopped if is_class else _maximum)(rows, weights, y))
+            return np.exp(_by_evidence(rows, weights, shares, y))
+        return np.exp((_stopped if is_class else _maximum)(rows, weights, shares, y))
 
     def _keep(self, moments, columns, scales):
         variances = moments.variances
@@ -373,7 +373,7 @@ class RelevanceProjection(ClassNamePrefixFeaturesOutMixin, _ScalesFromTargets):
         self.n_samples = n_samples
         self.random_state = random_state
 
-    def _learned(self, rows, weights, y, is_class):
+    def _learned(self, rows, weights, shares, y, is_class):
         return learned_scales(Directions, rows, weights, y, is_class)
 
     def _keep(self, moments, columns, scales):
@@ -406,11 +406,15 @@ class RelevanceProjection(ClassNamePrefixFeaturesOutMixin, _ScalesFromTargets):
         return self._multiplied(X, self.components_, "components_")
 
 
-def _sample(X, y, weights, most, rng):
-    """Return distinct dense rows in the order of their targets, with weights and targets."""
+def _sample(X, y, weights, most, rng, is_class):
+    """Return distinct dense rows in the order of their targets, with weights, shares and targets.
+
+    The shares of their weights are those that leave with them; see `spread_copies`.
+    """
     codes = np.unique(y, axis=0, return_inverse=True)[1].ravel()
-    chosen, weights = spread_rows(X, codes, weights, most, rng)
-    return X[chosen], weights, y[chosen]
+    weights = np.ones(len(codes)) if weights is None else weights
+    chosen, weights, shares = spread_copies(X, codes, weights, most, rng, is_class)
+    return X[chosen], weights, shares, y[chosen]
 
 
 def _varying(rows):
@@ -441,18 +445,18 @@ class _LeaveOneOut:
         Centred rows.
     weights : ndarray of shape (n,)
         Their weights.
+    shares : ndarray of shape (n,)
+        Shares of these that leave with the rows.
     targets : ndarray of shape (n, n_outputs)
         Targets, or 1 for the class of a row and 0 for others.
     is_class : bool
         Whether they are classes.
     """
 
-    def __init__(self, X, weights, targets, is_class):
+    def __init__(self, X, weights, shares, targets, is_class):
         self.X, self.shares, self.is_class = X, weights / weights.sum(), is_class
-        # Leave out all rows equal to a row along with it, so that weights act as repetitions.
-        apart = cdist(X, X, "sqeuclidean") > 0
         with np.errstate(divide="ignore"):
-            self.log_weights = np.log(apart * weights)
+            self.log_weights = np.log(weights * (1 - np.diag(shares)))
         if is_class:
             self.targets = targets
             # The overall class shares count as one more row, so that no logarithm is infinite.
@@ -495,9 +499,9 @@ def _log_probabilities(logs, train, test):
     logs : ndarray of shape (d,)
         Log multipliers.
     train, test : tuple
-        Rows, weights and classes, as `_LeaveOneOut` takes them.
+        Rows, weights, shares and classes, as `_LeaveOneOut` takes them.
     """
-    (X, weights, classes), (Z, _, truth) = train, test
+    (X, weights, _, classes), (Z, _, _, truth) = train, test
     half_squares = _half_squares(Z * np.exp(logs), X * np.exp(logs))
     kernel = exp_max_one(np.log(weights) + half_squares)
     p = kernel @ classes / kernel.sum(axis=1, keepdims=True)
@@ -506,9 +510,9 @@ def _log_probabilities(logs, train, test):
 
 
 @serial_blas()
-def _stopped(X, weights, y):
+def _stopped(X, weights, shares, y):
     """Return the log multipliers of as many steps as suit rows that these have not seen."""
-    rows = X, weights, np.equal.outer(y, np.unique(y)).astype(np.float64)
+    rows = X, weights, shares, np.equal.outer(y, np.unique(y)).astype(np.float64)
     # Parts of all classes, whatever the order of the rows and the names of the labels.
     order = np.argsort(row_codes(X), kind="stable")
     order = order[np.argsort(by_first(y[order]), kind="stable")]
@@ -527,9 +531,9 @@ def _stopped(X, weights, y):
 
 
 @serial_blas()
-def _maximum(X, weights, y):
+def _maximum(X, weights, shares, y):
     """Return the log multipliers of the best score of a regression."""
-    path = _path(_LeaveOneOut(X, weights, y, is_class=False))
+    path = _path(_LeaveOneOut(X, weights, shares, y, is_class=False))
     return path[-1] - path[0]
 
 
@@ -613,7 +617,7 @@ class _Evidence:
 
 
 @serial_blas()
-def _by_evidence(X, weights, y):
+def _by_evidence(X, weights, shares, y):
     """Return the log multipliers of largest evidence, or those of leave-one-out.
 
     The first may suit the draw of the projections rather than the targets, so that the evidence of
@@ -626,7 +630,7 @@ def _by_evidence(X, weights, y):
     spread = np.average(X**2, axis=0, weights=weights)
     for logs in (
         _most_likely(_Evidence(X, weights, y)),
-        _maximum(X, weights, y),
+        _maximum(X, weights, shares, y),
     ):
         logs = logs - np.log(spread @ np.exp(2 * logs) / spread.sum()) / 2
         grid = [(scale, alpha) for scale in _JUDGED_SCALES for alpha in _LOG_ALPHAS]

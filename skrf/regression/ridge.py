@@ -44,7 +44,15 @@ from .base import (
     probabilities_in,
 )
 from .batches import HAS_FOLDS, passes, ridge_searches
-from .data import Splits, Targets, class_factors, merged_rows, splits_of
+from .data import (
+    Splits,
+    Targets,
+    class_factors,
+    merged_copies,
+    merged_rows,
+    rows_of_folds,
+    splits_of,
+)
 from .decide import (
     DECISIONS,
     Argmax,
@@ -901,7 +909,8 @@ def fit_search(
     note_names(draft)
     if _is_closed_form(self):
         return commit(self, draft._finished(_fitted_by_leave_one_out(draft, data)))
-    choice = searched(_task(draft, data, _splits(self, y, data, groups)))
+    y, rows = rows_of_folds(self, y, data)
+    choice = searched(_task(draft, rows, _splits(self, y, rows, groups)))
     draft._take(choice)
     return commit(self, draft._finished(_fitted_to_all(draft, data, choice)))
 
@@ -929,7 +938,8 @@ def _fitted_by_leave_one_out(draft, data):
     """Return a fit with the map's own sigma, and choose alpha by exact leave-one-out."""
     fitted = draft._fit_map(data).added(data)
     moments = fitted.moments.together
-    given = data, moments, positive_array("alphas", draft.alphas), fitted.basis
+    rows = merged_copies(data, is_classifier(draft))
+    given = rows, moments, positive_array("alphas", draft.alphas), fitted.basis
     with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
         errors = leave_one_out_errors(fitted.maps[0], *given)
     _take_alpha(draft, moments, errors)
@@ -967,7 +977,6 @@ def _task(draft, data, splits):
         score=scorer_of(draft),
         learns=learns,
         max_leaf_size=draft.max_leaf_size,
-        has_factors=getattr(draft, "class_weight", None) is not None,
         verbose=draft.verbose,
         **draft._of_classes(is_of_pairs),
     )
@@ -1085,7 +1094,8 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
         Penalties, > 0.
     cv : int, splitter or iterable of splits, default=5
         As in GridSearchCV. With ``sigmas=None``, an int stands for leave-one-out, and splits choose
-        alpha.
+        alpha. With an int, copies of a row stay on one side of a split; a splitter of your own is
+        left alone (:ref:`copies`).
     scoring : str or callable, default=None
         Score to maximise, as in GridSearchCV; None is the negative mean squared error, which is
         much cheaper. A callable gets an estimator that can predict the rows of the test set and no

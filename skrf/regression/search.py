@@ -396,8 +396,6 @@ class Task:
         The decisions to choose from.
     max_leaf_size : int, default=None
         As of the estimator.
-    has_factors : bool, default=False
-        Whether weights have factors of classes, which are no repetitions.
     verbose : int, default=0
         With 1, print a line for every sigma.
     """
@@ -412,7 +410,6 @@ class Task:
     is_multilabel: bool = False
     decisions: tuple = ()
     max_leaf_size: int | None = None
-    has_factors: bool = False
     verbose: int = 0
 
     @property
@@ -430,7 +427,7 @@ class Task:
         if self.max_leaf_size is None:
             return source
         sigma = float(self.sigmas[0]) if has_sigma else 0.0
-        return LeafSource(source.fit, source.data, self.max_leaf_size, sigma, self.has_factors)
+        return LeafSource(source.fit, source.data, self.max_leaf_size, sigma)
 
     def on_few_landmarks(self):
         """Return the task of the first look at some of many rows, where half the landmarks do."""

@@ -212,6 +212,18 @@ def _level(value):
     return value.item() if isinstance(value, np.generic) else value
 
 
+def comparable(columns):
+    """Return numbers, (n, d), that are equal where the values of columns are."""
+    return np.column_stack([_comparable(column) for column in columns])
+
+
+def _comparable(column):
+    if column.dtype.kind != "O":
+        return np.where(np.isnan(column), np.nan, column)  # of all signs
+    codes = {}
+    return np.array([codes.setdefault(_level(value), len(codes)) for value in column], float)
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """How the columns of a table become columns of numbers.
