@@ -153,7 +153,7 @@ def measure_hadamard(rounds):
     """Fast projections by public calls: first ones in fresh processes, then against dense ones."""
     import numpy as np
 
-    from skrf import OptimalPositiveRF, SimplexRF, SimplexRFPlus
+    from skrf import OptimalPositiveRF
 
     few = max(rounds // 5, 3)
     measure_first(max(rounds // 8, 2))
@@ -162,28 +162,21 @@ def measure_hadamard(rounds):
         name: OptimalPositiveRF(8192, coupling="simplex", projection=name, random_state=0).fit(X)
         for name in ("dense", "hadamard")
     }
-    improved = SimplexRFPlus(8192, projection="hadamard", random_state=0).fit(X)
     go_on(lambda: fitted["hadamard"].transform(X), 4 * X.shape[0] * 8192 * 3)
     times = alternate({n: lambda f=f: f.transform(X) for n, f in fitted.items()}, few)
     judge("dense / hadamard, d = 4096, 8192 columns", times["dense"], times["hadamard"], 15)
-    plain_simplex = SimplexRF(8192, projection="hadamard", random_state=0).fit(X)
-    times = alternate(
-        {"+": lambda: improved.transform(X), "": lambda: plain_simplex.transform(X)}, few
-    )
-    judge("Hadamard: simplex+ / simplex", times["+"], times[""], 1.5, at_most=True)
     fast = fitted["hadamard"].feature_maps_[0].projection
     dense = fitted["dense"].omega_
     held = sum(part.nbytes for part in vars(fast).values() if isinstance(part, np.ndarray))
     judge("memory of the projection, % of dense", [held], [dense.nbytes / 100], 0.2, at_most=True)
-    for name, model in (("Hadamard", fitted["hadamard"]), ("simplex+", improved)):
-        feature_map, part = model.feature_maps_[0], X[:500]
-        values = feature_map(part).values
-        methods = {
-            "map": partial(feature_map, part),
-            "gradient": partial(feature_map.pull_back, part, values),
-        }
-        times = alternate(methods, few)
-        judge(f"{name}: gradient / map", times["gradient"], times["map"], 3, at_most=True)
+    feature_map, part = fitted["hadamard"].feature_maps_[0], X[:500]
+    values = feature_map(part).values
+    methods = {
+        "map": partial(feature_map, part),
+        "gradient": partial(feature_map.pull_back, part, values),
+    }
+    times = alternate(methods, few)
+    judge("Hadamard: gradient / map", times["gradient"], times["map"], 3, at_most=True)
     measure_widths(few)
     measure_bare(rounds)
 

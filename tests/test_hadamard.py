@@ -21,7 +21,7 @@ from skrf.projections import PROJECTIONS, DenseProjection
 from skrf.projections.simplex import simplex_rows, swept
 
 COUPLINGS = PROJECTIONS["hadamard"]
-ORDERS = (1, 2, 8, 12, 20, 24, 28, 32, 96, 112, 128, 640, 1024)
+ORDERS = (1, 2, 4, 8, 16, 32, 128, 512, 1024)
 TOLERANCE = {np.float32: 2e-6, np.float64: 4e-15}
 MECHANISMS = (
     skrf.RFFSampler,
@@ -49,16 +49,15 @@ def use(monkeypatch):
 
 
 def test_hadamard_matrices():
-    for order in (*ORDERS, 56, 320):
+    for order in ORDERS:
         H = plain.hadamard_matrix(order)
         assert np.array_equal(abs(H), np.ones((order, order)))
-        assert np.array_equal(H @ H.T, order * np.eye(order))
+        assert np.array_equal(H, H.T) and np.array_equal(H @ H, order * np.eye(order))
 
 
 def test_orders():
-    allowed = sorted(b * 2**k for b in (1, 12, 20, 28) for k in range(9))
     for n in range(1, 257):
-        assert plain.next_order(n) == next(order for order in allowed if order >= n)
+        assert plain.next_order(n) == next(2**k for k in range(9) if 2**k >= n)
 
 
 @pytest.mark.parametrize("kernel", [plain, cpu])
@@ -71,7 +70,7 @@ def test_transform(kernel, dtype):
         close = {"rtol": 0, "atol": TOLERANCE[dtype] * 4 * order**0.5}
         result = kernel.project(X, ones, ones[0, 0], False, np.empty_like(X))
         assert result.dtype == dtype and np.array_equal(X, kept)
-        np.testing.assert_allclose(result, X.astype(np.float64) @ H.T, **close)
+        np.testing.assert_allclose(result, X.astype(np.float64) @ H, **close)
         result = kernel.pull_back(X, ones, ones[0, 0], False, np.zeros_like(X))
         np.testing.assert_allclose(result, X.astype(np.float64) @ H, **close)
 
@@ -172,10 +171,8 @@ def test_rows_of_float32_need_no_transforms_of_float64(monkeypatch):
 def test_what_compiled_transforms_go_through():
     for coupling, d, expected in (
         ("simplex", 256, 3 * 512),
-        ("simplex+", 256, (3 + 5) * 512),
-        ("simplex", 300, 0),  # other orders than 2^k run plain
-        ("simplex+", 300, 5 * 640),  # but for sweeps
-        ("simplex+", 128, 0),  # and products with a matrix need none
+        ("simplex+", 300, 3 * 512),  # sweeps run in plain code
+        ("simplex+", 128, 0),  # and products with a matrix need no transforms
     ):
         assert draw(coupling, 500, d).n_transformed == expected
 
@@ -292,14 +289,14 @@ def test_blocks_of_rows_change_nothing(coupling, use, monkeypatch):
     """Of products, and of the coordinates that lengths are cut by."""
     use(plain)
     matrix = draw(coupling, 70, 54).dense()
-    monkeypatch.setattr("skrf.projections.hadamard._BLOCK", 2 * 56)
+    monkeypatch.setattr("skrf.projections.hadamard._BLOCK", 2 * 64)
     projection = draw(coupling, 70, 54)
     np.testing.assert_allclose(projection.dense(), matrix, rtol=0, atol=1e-13)
     np.testing.assert_allclose(projection.squared_norms, np.sum(matrix**2, axis=1), rtol=1e-10)
 
 
 def test_rows_that_are_not_finite_stay_alone(use):
-    """Of a cut block of 140 rows, 200 inputs in four tiles."""
+    """Of a cut block of 44 rows."""
     projection = draw("simplex+", 300, 150)
     X = np.random.default_rng(0).normal(size=(200, 150))
     X[3] = np.inf
@@ -409,7 +406,7 @@ def test_feature_maps(mechanism):
     np.testing.assert_allclose(features.transform(sp.csr_array(X)), Z, rtol=1e-8, atol=1e-10)
     estimates = [features.redraw(seed).approximate_kernel(X) for seed in range(200)]
     # 200 draws: standard errors of 0.2 to 4 % of the kernel. Counting a padded coordinate in |w|^2
-    # or leaving one of d' = 56 norms out moves optimal positive features by more than that.
+    # or leaving one of d' = 64 norms out moves optimal positive features by more than that.
     error = np.std(estimates, axis=0) / 200**0.5
     difference = np.mean(estimates, axis=0) - features.exact_kernel(X)
     assert (abs(difference) <= 4.4 * error + 1e-12).all()
@@ -429,18 +426,17 @@ def test_what_is_not_drawn_raises():
         with pytest.raises(ValueError, match=f"{coupling}.*'iid', 'orthogonal', 'simplex'"):
             fitted(skrf.PositiveRF, coupling=coupling)
     with pytest.raises(ValueError, match="projection='dense'"):
-        fitted(skrf.PositiveRF, d=12)
-    assert fitted(skrf.PositiveRF, d=13)[1]._fitted.draw.projection.order == 16
+        fitted(skrf.PositiveRF, d=8)
+    assert fitted(skrf.PositiveRF, d=9)[1]._fitted.draw.projection.order == 16
 
 
-def test_the_faster_of_matrix_and_transform_is_taken():
-    fast = {128: "", 129: "", 224: "", 225: "48", 300: "8", 320: "8", 321: "48", 512: "48"}
-    for d, kinds in fast.items():
-        for kind in "48":
-            projection = draw("simplex", 200, d)
-            projection.multiply(np.ones((50, d), f"f{kind}"))
-            # No matrix is made for a transform.
-            assert bool(projection._kept._values) != (kind in kinds)
+@pytest.mark.parametrize("d, is_fast", [(128, False), (129, True)])
+def test_the_faster_of_matrix_and_transform_is_taken(d, is_fast):
+    for dtype in (np.float32, np.float64):
+        projection = draw("simplex", 200, d)
+        projection.multiply(np.ones((50, d), dtype))
+        # No matrix is made for a transform.
+        assert bool(projection._kept._values) != is_fast
 
 
 def test_the_matrix_of_a_small_order_is_made_once_and_not_pickled():

@@ -7,7 +7,7 @@ The fast transform has constant geometry (Pease): every pass joins neighbours x_
 and writes the four results a quarter of the row apart. After all passes every index is back in
 place, whatever the power of two. All passes are one loop over contiguous memory between two
 different arrays, which the compiler turns into full vectors; butterflies in place at strides 1, 2,
-4, 8 are not vectorised. Other orders run plain: products with Paley's matrices are faster there.
+4, 8 are not vectorised.
 """
 
 import threading
@@ -175,8 +175,6 @@ def _pull_back_rows(G, diagonals, lengths, weights, out):
 
 def project(X, diagonals, lengths, simplices, out):
     """Write products with the rows of structured blocks into `out`; see `plain.project`."""
-    if not plain.is_power_of_two(diagonals.shape[2]):
-        return plain.project(X, diagonals, lengths, simplices, out)
     weights = _weights(diagonals, lengths, simplices)
     _project_rows(_read_only(X), diagonals, lengths, weights, out)
     return out
@@ -184,8 +182,6 @@ def project(X, diagonals, lengths, simplices, out):
 
 def pull_back(G, diagonals, lengths, simplices, out):
     """Add products of G with structured blocks to `out`; see `plain.pull_back`."""
-    if not plain.is_power_of_two(diagonals.shape[2]):
-        return plain.pull_back(G, diagonals, lengths, simplices, out)
     weights = _weights(diagonals, lengths, simplices)
     _pull_back_rows(_read_only(G), diagonals, lengths, weights, out)
     return out
@@ -200,111 +196,6 @@ def _weights(diagonals, lengths, simplices):
         if simplices and rows > 1:
             weights[k] = plain.simplex_weights(rows)
     return weights
-
-
-# ---------------------------------------------------------------- sweeps of simplex+
-#
-# Every step of a sweep depends on the last, so vectors go across rows: a tile of rows is transposed
-# and four steps at a time go over all of its columns. `plain` has the formulas.
-
-_TILE = 64
-
-
-@partial(_Kernel, fastmath={"contract", "nsz"})
-def _sweep_tile(fours, total, sweeps):
-    for g in range(fours.shape[0]):
-        part = fours[g]
-        for r in range(_TILE):
-            total[r] += part[r] + part[_TILE + r] + part[2 * _TILE + r] + part[3 * _TILE + r]
-    for sweep in range(sweeps.shape[0]):
-        shares = sweeps[sweep]
-        for g in range(fours.shape[0]):
-            part = fours[g]
-            b0, b1, b2, b3 = shares[4 * g], shares[4 * g + 1], shares[4 * g + 2], shares[4 * g + 3]
-            for r in range(_TILE):
-                t = total[r] - part[r]
-                p0 = -b0 * t
-                t = t + p0 - part[_TILE + r]
-                p1 = -b1 * t
-                t = t + p1 - part[2 * _TILE + r]
-                p2 = -b2 * t
-                t = t + p2 - part[3 * _TILE + r]
-                p3 = -b3 * t
-                part[r], part[_TILE + r] = p0, p1
-                part[2 * _TILE + r], part[3 * _TILE + r] = p2, p3
-                total[r] = t + p3
-
-
-@partial(_Kernel, fastmath={"contract", "nsz"})
-def _sweep_tile_back(fours, total, sweeps):
-    for sweep in range(sweeps.shape[0] - 1, -1, -1):
-        shares = sweeps[sweep]
-        for g in range(fours.shape[0] - 1, -1, -1):
-            part = fours[g]
-            b0, b1, b2, b3 = shares[4 * g], shares[4 * g + 1], shares[4 * g + 2], shares[4 * g + 3]
-            for r in range(_TILE):
-                t = total[r]
-                t3 = t - b3 * (part[3 * _TILE + r] + t)
-                t2 = t3 - b2 * (part[2 * _TILE + r] + t3)
-                t1 = t2 - b1 * (part[_TILE + r] + t2)
-                t0 = t1 - b0 * (part[r] + t1)
-                part[r], part[_TILE + r] = -t0, -t1
-                part[2 * _TILE + r], part[3 * _TILE + r] = -t2, -t3
-                total[r] = t0
-
-
-# It gets whole rows: slices of columns may be contiguous or not, for which numba would compile two
-# versions. Eight columns at a time, or every number would come from a cache line of its own.
-@_Kernel
-def _move(rows, start, left, width, columns, is_back):
-    tile, whole = rows[start : start + _TILE, left : left + width], width - width % 8
-    for first in range(0, whole, 8):
-        for r in range(tile.shape[0]):
-            for j in range(first, first + 8):
-                if is_back:
-                    tile[r, j] = columns[j, r]
-                else:
-                    columns[j, r] = tile[r, j]
-    for j in range(whole, width):
-        for r in range(tile.shape[0]):
-            if is_back:
-                tile[r, j] = columns[j, r]
-            else:
-                columns[j, r] = tile[r, j]
-
-
-def _sweep(rows, sweeps, is_back):
-    n_blocks, _, order = sweeps.shape
-    fours = np.zeros((order // 4, 4 * _TILE), rows.dtype)
-    columns = fours.reshape(order, _TILE)
-    for k in range(n_blocks):
-        left = k * order
-        width = min(order, rows.shape[1] - left)
-        if width == 1:  # a lone row stays
-            break
-        if width < order:  # else numbers that are not finite would stay in the rest
-            columns[width:] = 0
-        for start in range(0, len(rows), _TILE):
-            _move(rows, start, left, width, columns, False)
-            total = np.zeros(_TILE, rows.dtype)
-            if is_back:
-                _sweep_tile_back(fours, total, sweeps[k])
-                columns += total
-            else:
-                _sweep_tile(fours, total, sweeps[k])
-            _move(rows, start, left, width, columns, True)
-
-
-def sweep(products, sweeps):
-    """Turn products with simplices into those with simplex+; see `plain.sweep`."""
-    _sweep(products, sweeps, False)
-    return products
-
-
-def sweep_back(gradients, sweeps):
-    """Turn gradients of products after the sweeps into those before; see `plain.sweep_back`."""
-    _sweep(gradients, sweeps, True)
-    return gradients
 
 
 # ---------------------------------------------------------------- sine and cosine

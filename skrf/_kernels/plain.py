@@ -4,12 +4,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from scipy.linalg import hadamard as hadamard_rows
 from scipy.spatial.distance import cdist
 
 from .._arrays import is_array_api, like, namespace
-
-# Orders that are not powers of two: q + 1 (q = 11, 19) or 2 (q + 1) (q = 13).
-PALEY_BASES = (12, 20, 28)
 
 # One matrix product up to this order; above, a Kronecker product of smaller ones is faster.
 LARGEST_FACTOR = 64
@@ -21,76 +19,39 @@ TIES = 256 * np.finfo(float).eps  # of a log: paths that lack no more are as pro
 
 
 def next_order(n):
-    """Return the least 2^k, 12 * 2^k, 20 * 2^k or 28 * 2^k that is at least n."""
-    return min(base << max(0, math.ceil(n / base) - 1).bit_length() for base in (1, *PALEY_BASES))
-
-
-def is_power_of_two(number):
-    """Return whether a positive integer is one."""
-    return number & (number - 1) == 0
-
-
-def split_order(order):
-    """Return (base, 2^k) with order = base * 2^k and base 1, 12, 20 or 28; ValueError if none."""
-    for base in (1, *PALEY_BASES):
-        power, rest = divmod(order, base)
-        if not rest and power > 0 and is_power_of_two(power):
-            return base, power
-    raise ValueError(f"order must be 2^k or 12, 20 or 28 times 2^k, got {order!r}.")
-
-
-def _paley(base):
-    """Return the Hadamard matrix of order 12, 20 (first construction) or 28 (second)."""
-    q = {12: 11, 20: 19, 28: 13}[base]
-    squares = {i * i % q for i in range(1, q)}
-    residue = np.array([0] + [1 if i in squares else -1 for i in range(1, q)])
-    core = np.zeros((q + 1, q + 1), dtype=np.int64)
-    core[1:, 1:] = residue[np.subtract.outer(np.arange(q), np.arange(q)) % q]
-    core[0, 1:] = 1
-    core[1:, 0] = -1 if q % 4 == 3 else 1
-    identity = np.eye(q + 1, dtype=np.int64)
-    if q % 4 == 3:
-        return core + identity  # core is skew: (core + I)(core + I)' = core core' + I
-    return np.kron(core, [[1, 1], [1, -1]]) + np.kron(identity, [[1, -1], [-1, -1]])
+    """Return the least power of two that is at least n."""
+    return 1 << (n - 1).bit_length()
 
 
 @lru_cache(maxsize=64)
 def hadamard_matrix(order):
-    """Return H with entries +-1 and H H' = order I: Paley's matrix (x) Sylvester's.
+    """Return Sylvester's matrix H: symmetric, with entries +-1 and H H' = order I.
 
     In float64 and cached, so callers must not write to it. Dense, so for small orders only.
     """
-    base, _ = split_order(order)
-    matrix = np.ones((1, 1)) if base == 1 else _paley(base).astype(np.float64)
-    while len(matrix) < order:
-        matrix = np.kron(matrix, [[1.0, 1.0], [1.0, -1.0]])
-    return matrix
+    return hadamard_rows(order, dtype=np.float64)
 
 
 @lru_cache(maxsize=64)
 def _factor_orders(order):
     """Return orders whose Hadamard matrices make that of `order` as a Kronecker product."""
-    base, power = split_order(order)
     if order <= LARGEST_FACTOR:
         return (order,)
-    stages = power.bit_length() - 1
+    stages = order.bit_length() - 1
     parts = -(-stages // 6)
-    sizes = [2 ** (stages // parts + (i < stages % parts)) for i in range(parts)]
-    return (*([base] if base > 1 else []), *sizes)
+    return tuple(2 ** (stages // parts + (i < stages % parts)) for i in range(parts))
 
 
 # ---------------------------------------------------------------- transforms
 
 
-def hadamard(X, *, transposed=False):
-    """Return X H' along the last axis, H = `hadamard_matrix` of the width, not normalised.
+def hadamard(X):
+    """Return X H along the last axis, H = `hadamard_matrix` of the width, not normalised.
 
     Parameters
     ----------
     X : array of shape (..., order)
         The rows, real floating.
-    transposed : bool, default=False
-        Whether to return X H instead.
 
     Returns
     -------
@@ -103,10 +64,9 @@ def hadamard(X, *, transposed=False):
     right, rows = 1, X
     for size in reversed(_factor_orders(order)):
         factor = like(hadamard_matrix(size), X)
-        factor = factor.T if transposed else factor
         left = order // (size * right)
         if right == 1:
-            rows = xp.reshape(rows, (lead * left, size)) @ factor.T
+            rows = xp.reshape(rows, (lead * left, size)) @ factor
         else:
             rows = factor @ xp.reshape(rows, (lead * left, size, right))
         right *= size
@@ -237,7 +197,7 @@ def pull_back(G, diagonals, lengths, simplices, out):
             padding = xp.zeros((n, order - len(cut)), dtype=G.dtype, **place)
             rows = xp.concat([rows, padding], axis=1)
         for diagonal in layers[::-1]:
-            rows = hadamard(rows, transposed=True) * like(diagonal, G)
+            rows = hadamard(rows) * like(diagonal, G)
         out = out + rows[:, :d]
     return out
 

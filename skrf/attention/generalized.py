@@ -106,7 +106,7 @@ class GeneralizedMap(EstimatorBase):
         query away from 0, at the price of giving every key some weight.
     projection : {"random", "hadamard", "identity"}, default="random"
         "random" draws normal projections. "hadamard" uses fast transforms, whose projections are
-        nearly normal, and needs more than 12 input features. "identity" takes the inputs as they
+        nearly normal, and needs more than 8 input features. "identity" takes the inputs as they
         are.
     coupling : str or Coupling, default="orthogonal"
         How random projections depend on each other, as in the feature maps.

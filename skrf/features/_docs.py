@@ -28,14 +28,12 @@ coupling : {%(couplings)s} or Coupling, default="%(default)s"
 projection : {"dense", "hadamard"}, default="dense"
     How the projections are stored. "hadamard" builds blocks from fast Walsh-Hadamard transforms
     and random signs: O(log n_features) operations per row and projection instead of O(n_features),
-    and a few numbers per projection instead of n_features. It is faster from about 400 features on,
-    or exactly 256, and twice as fast at 700. With up to 128 padded columns (320 in float32 and 224
-    in float64 if they are no power of two) the matrix is faster, and is kept from the first call
-    on. Its rows are only nearly Gaussian, so the estimate is only nearly unbiased, and its variance
-    has no known closed form. It supports the couplings "iid" (rows at random angles, not
-    independent), "orthogonal", "simplex" and "simplex+", pads inputs with zeros to 2^k or 12, 20,
-    28 times 2^k columns, and needs more than 12 features. Results may differ by rounding once calls
-    have become so large or many that compiled code is loaded.
+    and a few numbers per projection instead of n_features. It is faster from about 150 features on,
+    and four times as fast at 512. Up to 128 features, the matrix is faster, and is kept from the
+    first call on. Its rows are only nearly Gaussian, so the estimate is only nearly unbiased, and
+    its variance has no known closed form. It supports the couplings "iid" (rows at random angles,
+    not independent), "orthogonal", "simplex" and "simplex+" (several times slower than
+    "simplex"), pads inputs with zeros to a power of two, and needs more than 8 features.
 
 [center]
 center : bool, default=True

@@ -250,7 +250,9 @@ class SimplexRFPlus(SimplexRF):
 
     Choose it for wide kernels: close to the centre of the data its error is below that of
     `SimplexRF`, especially with few input features. Farther out the two agree. It has no
-    closed-form variance, and drawing it takes a few sweeps over every block.
+    closed-form variance, and drawing it takes a few sweeps over every block. With
+    ``projection="hadamard"``, these sweeps go over the products of all rows as well, in plain code:
+    it then saves memory and the time to draw, but maps rows several times more slowly.
 
     %(sigma)s
 

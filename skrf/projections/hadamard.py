@@ -1,11 +1,11 @@
 """Projections of O(d) numbers per block: products of Walsh-Hadamard matrices and random diagonals.
 
-A block is W = D S R of order d' >= d, the smallest with a fast transform. Inputs are padded with
-zeros to d', so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1 /
-d'^{3/2} with random signs D_i is orthogonal and nearly uniform; D holds independent chi_{d'} norms,
-which makes a cut row nearly N(0, I_d). The rows of simplex+, which depend on the norms, come from a
-few sweeps over the products with those of a simplex. At small orders, where that is faster, the
-matrix is stored as well, once something has been multiplied by it: at most 320 numbers in a row.
+A block is W = D S R of order d' >= d, the least power of two. Inputs are padded with zeros to d',
+so the rows that act on them are W's, cut to d coordinates. R = H D_3 H D_2 H D_1 / d'^{3/2} with
+random signs D_i is orthogonal and nearly uniform; D holds independent chi_{d'} norms, which makes a
+cut row nearly N(0, I_d). The rows of simplex+, which depend on the norms, come from a few sweeps
+over the products with those of a simplex, in plain code. Of few features, where that is faster, the
+matrix is stored as well, once something has been multiplied by it: at most 128 numbers in a row.
 """
 
 import math
@@ -19,16 +19,13 @@ from sklearn.utils import gen_batches
 
 from .. import _kernels
 from .._arrays import Kept, is_array_api, like, namespace
-from .._kernels.plain import is_power_of_two, next_order
+from .._kernels.plain import next_order, sweep, sweep_back
 from .base import Coupling, Projection
 from .norms import chi_norms
 from .simplex import N_SWEEPS, swept
 
 SMALLEST_ORDER = 16
-# Orders up to which a product with the whole matrix is faster than a transform: those of 2^k, which
-# have compiled code, and the others by dtype. Libraries other than NumPy are not measured.
-_LARGEST_DENSE = 128
-_LARGEST_DENSE_OF_OTHERS = {"float32": 320, "float64": 224}
+_LARGEST_DENSE = 128  # order up to which a product with the whole matrix is faster
 _LAYERS = 3
 
 # Numbers in a block of rows, the unit of temporary memory. Other libraries may run on a device,
@@ -96,12 +93,8 @@ class HadamardProjection(Projection):
 
     @property
     def n_transformed(self):
-        """Number of elements that transforms and sweeps of a row go through in compiled code."""
-        if self.order <= _LARGEST_DENSE:
-            return 0
-        # Where only one dtype has a product with the matrix, what the other one loads costs little.
-        n_sweeps = 0 if self.sweeps is None else self.sweeps.size
-        return n_sweeps + (self.signs.size if is_power_of_two(self.order) else 0)
+        """Number of elements that transforms of a row go through in compiled code."""
+        return 0 if self._is_dense else self.signs.size
 
     @property
     def mean_length(self):
@@ -137,21 +130,20 @@ class HadamardProjection(Projection):
         """Return the projection with all rows multiplied by a number."""
         return replace(self, lengths=factor * self.lengths)
 
-    def _is_dense(self, X):
-        """Return whether products with the matrix are faster for the library and dtype of X."""
-        if is_array_api(X) or is_power_of_two(self.order):
-            return self.order <= _LARGEST_DENSE
-        return self.order <= _LARGEST_DENSE_OF_OTHERS.get(X.dtype.name, _LARGEST_DENSE)
+    @property
+    def _is_dense(self):
+        """Whether products are with the matrix, because that is faster."""
+        return self.order <= _LARGEST_DENSE
 
     def multiply(self, X):
         """Return X @ dense().T in the library, device and dtype of X."""
-        if self._is_dense(X):
+        if self._is_dense:
             return X @ self._kept.like(X, lambda: self.dense().T)
         return self._transformed(X)
 
     def pull_back(self, by_products):
         """Return by_products @ dense() in the library, device and dtype of by_products."""
-        if self._is_dense(by_products):
+        if self._is_dense:
             return by_products @ self._kept.like(by_products, lambda: self.dense().T).T
         G, xp = by_products, namespace(by_products)
         kernel, size, parts = self._prepared(G)
@@ -162,7 +154,7 @@ class HadamardProjection(Projection):
             zeros, block = xp.zeros(shape, dtype=G.dtype, **place), G[rows, :]
             if parts.sweeps is not None:
                 block = 1 * block if parts.factors is None else parts.factors * block  # a new array
-                block = kernel.sweep_back(block, parts.sweeps)
+                block = sweep_back(block, parts.sweeps)
             gradients.append(kernel.pull_back(block, *parts[:3], zeros))
         gradient = xp.concat(gradients, axis=0)
         return gradient if self.matrix is None else gradient @ like(self.matrix, G)
@@ -199,7 +191,7 @@ class HadamardProjection(Projection):
             target = None if is_other else out[rows]
             products = kernel.project(block, *parts[:3], target)
             if parts.sweeps is not None:
-                products = kernel.sweep(products, parts.sweeps)
+                products = sweep(products, parts.sweeps)
             if parts.factors is not None and is_other:
                 products = products * parts.factors
             elif parts.factors is not None:
@@ -238,7 +230,7 @@ class Hadamard(Coupling):
         order = next_order(n_features)
         if order < SMALLEST_ORDER:
             raise ValueError(
-                f"projection='hadamard' needs X of more than 12 features (transforms of order "
+                f"projection='hadamard' needs X of more than 8 features (transforms of order "
                 f"{SMALLEST_ORDER} and more; smaller ones are far from Gaussian), got "
                 f"{n_features}. Use projection='dense', which is faster there."
             )
