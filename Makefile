@@ -11,13 +11,14 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick costs test-lowest lint docs bench bench-scale recipes dist test-wheel test-sdist \
+.PHONY: help demo test quick order costs test-lowest lint docs bench bench-scale recipes dist test-wheel test-sdist \
 	config clean
 
 help:
 	@echo "make demo   run the main example (real data to tuned classifiers)"
 	@echo "make test   run all tests and the examples in the docstrings"
 	@echo "make quick  run cheap cases of every test, in less than a minute"
+	@echo "make order  run every test file alone, and all tests in reverse order"
 	@echo "make costs  run all tests, print what each costs, and record which are cheap"
 	@echo "make test-lowest   run them with the oldest versions of everything that are allowed"
 	@echo "make lint   check style, formatting and type hints"
@@ -50,13 +51,18 @@ demo: $(VENV)/.stamp-examples
 
 # One BLAS and OpenMP thread per worker: two workers with two threads each would wait for each
 # other on two cores.
-test quick costs: export OMP_NUM_THREADS ?= 1
-test quick costs: export OPENBLAS_NUM_THREADS ?= 1
+test quick order costs: export OMP_NUM_THREADS ?= 1
+test quick order costs: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/.stamp-tests
 	$(VENV)/bin/python -m pytest -n $(WORKERS)
 
 quick: $(VENV)/.stamp-tests
 	$(VENV)/bin/python -m pytest -q -n $(WORKERS) --quick
+
+# A test must not need what another one left. QUICK=--quick makes this short.
+order: $(VENV)/.stamp-tests
+	ls tests/test_*.py | xargs -n 1 -P $(WORKERS) $(VENV)/bin/python -m pytest -q $(QUICK)
+	$(VENV)/bin/python -m pytest -q -n $(WORKERS) --reverse $(QUICK)
 
 # The second run finds cases that were cheap only after others.
 costs: $(VENV)/.stamp-tests

@@ -1,4 +1,4 @@
-"""What tests and doctests share: modules that are left out, and seeds of global generators."""
+"""What tests and doctests share: modules that are left out, their order, and random numbers."""
 
 import gc
 import sys
@@ -14,6 +14,18 @@ _NEEDED = {"dask": "skrf/dask.py", "torch": "skrf/torch/*"}
 collect_ignore_glob = [paths for name, paths in _NEEDED.items() if not find_spec(name)]
 
 
+def pytest_addoption(parser):
+    parser.addoption("--reverse", action="store_true", help="run the tests from last to first")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config, items):
+    """Reverse what other hooks have chosen."""
+    yield
+    if config.getoption("reverse"):
+        items.reverse()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Keep the collector of garbage from what imports leave, which stays until the end."""
@@ -25,9 +37,16 @@ def pytest_collection():
         gc.enable()
 
 
+_states = {}  # of the generators of test modules, as their import left them
+
+
 @pytest.fixture(autouse=True)
-def seeded():
-    """Make what is drawn without a seed the same in every run and in every order of the tests."""
+def seeded(request):
+    """Make random numbers the same in every run, in every order, and for each test alone."""
     np.random.seed(0)  # noqa: NPY002, the generator that random_state=None stands for
+    for name, value in vars(getattr(request.node, "module", None) or object).items():
+        if isinstance(value, np.random.Generator):
+            state = _states.setdefault((request.node.module, name), value.bit_generator.state)
+            value.bit_generator.state = state
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
