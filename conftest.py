@@ -15,6 +15,7 @@ collect_ignore_glob = [paths for name, paths in _NEEDED.items() if not find_spec
 
 
 def pytest_addoption(parser):
+    """Add an option for the order of the tests."""
     parser.addoption("--reverse", action="store_true", help="run the tests from last to first")
 
 
