@@ -609,6 +609,15 @@ def test_factors_of_classes_leave_with_their_rows():
     assert rest.classes_.tolist() == [0, 1]
 
 
+def test_weights_of_classes_name_classes():
+    X, y = np.arange(30.0)[:, None], np.arange(30) % 3
+    message = r"class_weight names \['1', 7\], which are not in array\(\[0, 1, 2\]\)"
+    with pytest.raises(ValueError, match=message):
+        KernelMachineClassifier(class_weight={0: 2, "1": 3, 7: 1}).fit(X, y)
+    model = KernelMachineClassifier(class_weight={2: 3.0}, kernels=["laplacian"])
+    assert model.fit(X, y, y < 2).classes_.tolist() == [0, 1]  # a class whose rows have weight 0
+
+
 @pytest.mark.parametrize("kernels", [["gaussian"], ["laplacian", "gaussian"]])
 def test_penalties_that_are_lost_in_rounding_are_not_chosen(kernels):
     """Smooth kernels of many rows, near to each other or equal, are singular in float32."""

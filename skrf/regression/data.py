@@ -190,6 +190,14 @@ class Data:
         return arguments
 
 
+def check_class_weight(class_weight, classes):
+    """Raise if there are weights for classes that do not exist."""
+    if isinstance(class_weight, dict):
+        unknown = [label for label in class_weight if label not in classes]
+        if unknown:
+            raise ValueError(f"class_weight names {unknown!r}, which are not in {classes!r}.")
+
+
 def class_factors(class_weight, classes, codes, weights, is_batch):
     """Return the factors by which the weights of the rows of every class are multiplied."""
     if isinstance(class_weight, dict):

@@ -25,7 +25,7 @@ from .._validation import (
 from ..features import row_codes
 from .base import score
 from .blend import PairCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
-from .data import class_factors, codes_of_targets, copy_groups
+from .data import check_class_weight, class_factors, codes_of_targets, copy_groups
 from .decide import of_pairs
 from .members import Asked, Half, Kernel, Limits, Trials, judged_member
 from .table import Table, categories_of, comparable, read_columns
@@ -483,7 +483,9 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         return self._committed(draft, learned, weights, **others)
 
     def _checked(self, rows, y):
-        return check_classes(rows, y)
+        y = check_classes(rows, y)
+        check_class_weight(self.class_weight, np.unique(y))
+        return y
 
     def _factors(self, y, weights):
         if self.class_weight is None:

@@ -47,6 +47,7 @@ from .batches import HAS_FOLDS, passes, ridge_searches
 from .data import (
     Splits,
     Targets,
+    check_class_weight,
     class_factors,
     merged_copies,
     merged_rows,
@@ -692,12 +693,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
             )
 
     def _check_class_weight(self):
-        if isinstance(self.class_weight, dict):
-            unknown = [label for label in self.class_weight if label not in self.classes_]
-            if unknown:
-                raise ValueError(
-                    f"class_weight names {unknown!r}, which are not in {self.classes_!r}."
-                )
+        check_class_weight(self.class_weight, self.classes_)
 
     def _weighted_by_class(self, data, *, is_batch):
         if self.class_weight is None:
