@@ -206,7 +206,7 @@ class TakesBatches:
 
         Equals `fit` on all rows, to rounding: the first pass over the batches collects statistics,
         to which the feature map is fitted, and the next one sums. (`partial_fit` fits the map to
-        the first rows.) What cannot be learned from statistics is learned from 100,000 rows drawn
+        the first batch.) What cannot be learned from statistics is learned from 100,000 rows drawn
         at random, or from all if there are fewer: the sigma that kernel regression chooses,
         ``sigma="median"``, maps that look at single rows, such as `AdaptiveRF`, and transformers of
         other packages.

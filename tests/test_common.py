@@ -82,9 +82,10 @@ def expected_failures(estimator):
 # scikit-learn skips the one check with array_api_dispatch=True unless SCIPY_ARRAY_API is set before
 # SciPy is loaded; test_containers.py runs it in its own process. Warnings that are ignored:
 # the checks' data have fewer rows than Nystroem's default n_components, and some have four distinct
-# rows, four times each, which are fewer than folds.
+# rows, four times each, which are fewer than folds; and their batches are small.
 @pytest.mark.filterwarnings("ignore:n_components > n_samples:UserWarning")
 @pytest.mark.filterwarnings("ignore:cv=. needs as many rows:UserWarning")
+@pytest.mark.filterwarnings("ignore:partial_fit fits the feature map:UserWarning")
 @parametrize_with_checks([*DEFAULTS, *VARIANTS], expected_failed_checks=expected_failures)
 def test_scikit_learn_check(estimator, check):
     check(estimator)

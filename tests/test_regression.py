@@ -27,7 +27,6 @@ from skrf import (
     RFFSampler,
 )
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.regression import first_rows
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -292,7 +291,7 @@ def test_blocks_and_sparse_rows_do_not_matter(which):
         assert_allclose(many.predict(convert(queries[asked])), values[asked], rtol=1e-7)
 
 
-def test_the_first_rows_alone_set_the_map():
+def test_the_first_batch_alone_sets_the_map():
     model = KernelRegressionClassifier(OptimalPositiveRF(16), sigma="scale", random_state=0)
     rows, labels = np.random.default_rng(0).normal(size=(256, 4)), np.arange(256) % 3
     model.partial_fit(rows, labels, classes=[0, 1, 2])
@@ -306,18 +305,28 @@ def test_the_first_rows_alone_set_the_map():
 
 
 @pytest.mark.parametrize("estimator", [KernelRegressor, ApproxKernelRidge])
-def test_first_rows_too_few_for_their_map_warn(estimator, monkeypatch):
-    monkeypatch.setattr(first_rows, "_MOST_ROWS", 31)  # no more are kept
-    model = estimator(AdaptiveRF(32, sigma=1.0, random_state=0)).partial_fit(X[:30], T[:30])
-    with pytest.warns(UserWarning, match="31 are too few for the 32 components") as caught:
-        model.partial_fit(X[30:31], T[30:31])
+@pytest.mark.parametrize(
+    ("feature_map", "n_rows", "purpose"),
+    [
+        (AdaptiveRF(40, sigma=1.0, random_state=0), 40, "the 40 components of AdaptiveRF"),
+        (OptimalPositiveRF(8, random_state=0), 32, "sigma"),
+    ],
+)
+def test_a_first_batch_with_too_few_rows_for_its_map_warns(estimator, feature_map, n_rows, purpose):
+    model, few, enough = estimator(feature_map), slice(n_rows - 1), slice(n_rows)
+    with pytest.warns(UserWarning, match=f"{n_rows - 1} rows are too few for {purpose}") as caught:
+        model.partial_fit(X[few], T[few])
     assert caught[0].filename == __file__
-    # Neither later batches, nor enough rows, nor a map that is fitted already.
+    # Neither later batches, nor enough rows, nor a fit, nor a map that is fitted already.
     model.partial_fit(X[:5], T[:5])
-    clone(model).partial_fit(X[:32], T[:32])
-    clone(model).fit(X[:31], T[:31])
-    fitted = AdaptiveRF(32, sigma=1.0, random_state=0).fit(X)
-    estimator(FrozenEstimator(fitted)).partial_fit(X[:31], T[:31])
+    clone(model).partial_fit(X[enough], T[enough])
+    clone(model).fit(X[few], T[few])
+    estimator(FrozenEstimator(clone(feature_map).fit(X))).partial_fit(X[few], T[few])
+
+
+def test_a_sigma_that_is_given_needs_no_rows():
+    KernelRegressor(OptimalPositiveRF(8, sigma=1.0, random_state=0)).partial_fit(X[:1], T[:1])
+    KernelRegressor(OptimalPositiveRF(8), sigma=1.0, random_state=0).partial_fit(X[:1], T[:1])
 
 
 def test_fit_and_predict_hold_blocks_and_not_features():

@@ -639,7 +639,7 @@ def test_features_that_are_constant_leave_the_mean(spread):
     features = PositiveRF(18, center=False) if spread == 0 else RFFSampler(18, sigma=1.0)
     for dtype in (np.float32, np.float64):
         model = ApproxKernelRidge(features, alpha="evidence", random_state=0)
-        for part in (slice(17), slice(17, 40)):
+        for part in (slice(33), slice(33, 40)):
             model.partial_fit(rows[part].astype(dtype), T[part], sample_weight=weights[part])
         assert_allclose(model.predict(rows.astype(dtype)), np.tile(mean, (40, 1)), rtol=1e-5)
 

@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import LARGEST, cast, constant, in_library_of, is_array_api, namespace, to_host
@@ -36,12 +37,12 @@ from .._validation import (
     validate_rows,
 )
 from .._warnings import note_names, once
-from ..features import check_columns, difference, lacks_rows, prepared
+from ..features import check_columns, difference, lacks_rows, last_step, prepared
 from .batches import passes
 from .data import Data, is_multilabel, sorted_classes
-from .first_rows import FirstRows, enough_for
 
 SIGMA = Interval(Real, 0, LARGEST, closed="right")
+_FEW_ROWS = 32  # fewer rows than these say too little of the scale of the data
 
 
 class KernelEstimator(TakesBatches, EstimatorBase):
@@ -58,7 +59,6 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         "random_state": ["random_state"],
     }
     _fitted = None
-    _first_rows_ = None  # of partial_fit; a fit drops whatever ends like this
 
     def _obstacle_to_batches(self):
         """Return why there are no sums of rows that could be added up, or None."""
@@ -119,44 +119,41 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
         with once():
             note_names(draft)
-            before, first = draft._fitted, draft._first_rows_
+            before = draft._fitted
+            is_first_batch = before is None and not forget
             if before is None:
-                before = draft._fit_map(data, is_first_batch=not forget)
-                if not forget:
-                    first = FirstRows(enough_for(draft.feature_map_)).added(data)
-            elif first is not None:
-                first = first.added(data)
-                if first.ask_for_a_map:
-                    draft, data = draft._anew(*first.together, classes)
-                    before = draft._fit_map(data, is_first_batch=True)
-            if first is not None:
-                draft._keep(first)
+                before = draft._fit_map(data, is_first_batch=is_first_batch)
             draft._finished(before.added(data))
             if forget:
                 draft._check_fit(data)
+            if is_first_batch:
+                draft._check_first_batch(len(data.y))
         return commit(self, draft)
 
     def _check_fit(self, data):
         """Warn if a fit to all rows is to be doubted."""
 
-    def _anew(self, X, y, weights, classes):
-        """Return an unfitted draft for rows that were read before, and these."""
-        draft = draft_of(self)
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self, name):
-                setattr(draft, name, getattr(self, name))
-        return draft, Data(X, y, weights, np.arange(len(y)), *draft._to_sum(y, classes))
-
-    def _keep(self, first):
-        """Keep the first rows of this draft, or drop them if they suffice for its map."""
-        n_rows = first.n_rows
-        first = first.mapped if first.ask_for_a_map else first
-        if first is not None:
-            self._first_rows_ = first.owned
+    def _check_first_batch(self, n_rows):
+        """Warn if the first batch, which sets the map for good, has too few rows for it."""
+        unfitted, transformer = last_step(self.feature_map), last_step(self.feature_map_)
+        if isinstance(unfitted, FrozenEstimator):
             return
-        vars(self).pop("_first_rows_", None)
-        if lacks_rows(self.feature_map_, n_rows):
-            _warn_of_first_rows(self.feature_map_, n_rows)
+        sigmas = self.sigma, getattr(unfitted, "sigma", None)
+        if lacks_rows(transformer, n_rows):
+            purpose = (
+                f"the {transformer.n_components} components of {type(transformer).__name__}, "
+                "which are placed near rows"
+            )
+        elif n_rows < _FEW_ROWS and not any(isinstance(sigma, Number) for sigma in sigmas):
+            purpose = "sigma, which is learned from them"
+        else:
+            return
+        warnings.warn(
+            f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are "
+            f"too few for {purpose}. Use fit_batches, or begin with a larger batch.",
+            UserWarning,
+            stacklevel=4,
+        )
 
     def _read(self, X, y, sample_weight=None, *, forget=True, classes=None):
         """Return a draft to fit, and the validated rows with all their weights."""
@@ -227,8 +224,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         TypeError
             If `other` is of another class.
         ValueError
-            If parameters, columns, classes, targets or maps differ; the message says which. Also
-            if `partial_fit` still keeps the first rows of one, whose map is not final.
+            If parameters, columns, classes, targets or maps differ; the message says which.
         """
         check_is_fitted(self)
         if type(other) is not type(self):
@@ -236,13 +232,6 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         check_is_fitted(other)
         for model in (self, other):
             check_unchanged(model, model._fitted.params, "merge takes models as they were fitted")
-            first = model._first_rows_
-            if first is not None:
-                raise ValueError(
-                    f"{type(self).__name__} cannot merge: partial_fit still keeps its first rows, "
-                    f"got {len(first.known)} distinct ones, to which the feature map will be "
-                    f"fitted again: merge after at least {first.enough} distinct rows, or fit."
-                )
         what = next(self._differences(other), None)
         if what is not None:
             raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
@@ -274,17 +263,6 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _warn_of_first_rows(feature_map, n_rows):
-    """Warn that the first rows, which set the map for good, are too few for it."""
-    warnings.warn(
-        f"partial_fit fits the feature map to the first rows alone, and these {n_rows} are too few "
-        f"for the {feature_map.n_components} components of {type(feature_map).__name__}, which are "
-        "placed near rows. Use fit_batches, or begin with a larger batch.",
-        UserWarning,
-        stacklevel=5,
-    )
 
 
 # ---------------------------------------------------------------- answers
@@ -358,11 +336,10 @@ class Classification(ClassifierMixin):
     def partial_fit(
         self, X: Array, y: Array, classes: Array | None = None, sample_weight: Array | None = None
     ) -> Self:
-        """Add a batch; only the first rows set the feature map's parameters.
+        """Add a batch; the first one alone sets the feature map's parameters.
 
-        The model, and its pickles, keep these rows until 256 of them are distinct (four per
-        component, where components are placed near rows), or until there are 4,096 of them or 4
-        million numbers. Meanwhile the map is fitted again whenever their number has doubled.
+        Its rows should resemble those to come. A few hundred are enough for most maps, and four per
+        component where components are placed near rows. `fit_batches` learns the map from all rows.
 
         Parameters
         ----------
@@ -451,11 +428,10 @@ class Regression(RegressorMixin):
 
     @partial(Unless, methodcaller("_obstacle_to_batches"))
     def partial_fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
-        """Add a batch; only the first rows set the feature map's parameters.
+        """Add a batch; the first one alone sets the feature map's parameters.
 
-        The model, and its pickles, keep these rows until 256 of them are distinct (four per
-        component, where components are placed near rows), or until there are 4,096 of them or 4
-        million numbers. Meanwhile the map is fitted again whenever their number has doubled.
+        Its rows should resemble those to come. A few hundred are enough for most maps, and four per
+        component where components are placed near rows. `fit_batches` learns the map from all rows.
 
         Parameters
         ----------

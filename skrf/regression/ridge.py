@@ -250,7 +250,7 @@ class ApproxKernelRidge(Regression, Ridge):
         fitted transformer in a FrozenEstimator. Of an asymmetric map, only the query side is used.
         "exact" takes all distinct rows as landmarks, which gives the exact Gaussian kernel.
         None is ``ClusterNystroem(512)``, which gives the exact kernel for up to 512 distinct rows;
-        for sparse rows, and in ``partial_fit``, whose first rows may differ from the others, it is
+        for sparse rows, and in ``partial_fit``, whose first batch may differ from the others, it is
         ``RFFSampler(512)``.
     sigma : float, "scale", "median", "evidence" or None, default=None
         Replaces the map's own sigma; None keeps it. A larger sigma is a narrower kernel. "evidence"
