@@ -98,7 +98,6 @@ def measure_transform(rounds):
     from skrf._threads import run_all
 
     halves = [slice(0, 10_000), slice(10_000, 20_000)]
-    # float64 first: it loads the compiled sines, which float32 would do only after many calls.
     for dtype, times_faster, over_floor in ((np.float64, 7, 1.25), (np.float32, 1.6, 1.3)):
         X = np.random.default_rng(0).normal(size=(20_000, 64)).astype(dtype) / 8
         peer = RBFSampler(gamma=0.5, n_components=512, random_state=0).fit(X)
@@ -150,19 +149,17 @@ def measure_wide(rounds):
 
 
 def measure_hadamard(rounds):
-    """Fast projections by public calls: first ones in fresh processes, then against dense ones."""
+    """Fast projections by public calls, against dense ones."""
     import numpy as np
 
     from skrf import OptimalPositiveRF
 
     few = max(rounds // 5, 3)
-    measure_first(max(rounds // 8, 2))
     X = np.random.default_rng(0).normal(size=(2000, 4096)).astype(np.float32) / 64
     fitted = {
         name: OptimalPositiveRF(8192, coupling="simplex", projection=name, random_state=0).fit(X)
         for name in ("dense", "hadamard")
     }
-    go_on(lambda: fitted["hadamard"].transform(X), 4 * X.shape[0] * 8192 * 3)
     times = alternate({n: lambda f=f: f.transform(X) for n, f in fitted.items()}, few)
     judge("dense / hadamard, d = 4096, 8192 columns", times["dense"], times["hadamard"], 15)
     fast = fitted["hadamard"].feature_maps_[0].projection
@@ -181,59 +178,6 @@ def measure_hadamard(rounds):
     measure_bare(rounds)
 
 
-def go_on(call, n_bytes):
-    """Repeat a call that transforms so many bytes until compiled code must be in use."""
-    for _ in range(-(-(2**33) // n_bytes)):
-        call()
-    assert "skrf._kernels.cpu" in sys.modules
-
-
-def measure_first(rounds):
-    """First calls above and below the threshold of compiled code, each in a process of its own."""
-    for cache in ("warm", "empty"):
-        for size, bound in (("above", 1.5), ("below", 1.1)):
-            times = {"ours": [], "plain": []}
-            with tempfile.TemporaryDirectory() as folder:
-                if cache == "warm":
-                    run_child("ours-above-empty", folder)
-                for _ in range(rounds):
-                    for how in random.sample(list(times), 2):
-                        place = f"{folder}/{how}{len(times[how])}" if cache == "empty" else folder
-                        record = run_child(f"{how}-{size}-{cache}", place)
-                        times[how].append(record["seconds"])
-            what = f"first call {size} the threshold, {cache} cache: ours / plain"
-            judge(what, times["ours"], times["plain"], bound, at_most=True)
-
-
-def run_child(case, folder):
-    """Return what a case prints in a process of its own, with a folder for compiled code."""
-    command = [sys.executable, __file__, "--case", case, folder]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def run_first(case):
-    """Print the time of the first fit of a process, whose features are summed and not kept."""
-    import numpy as np
-
-    from skrf import KernelRegressor, OptimalPositiveRF, _kernels
-
-    how, size, cache = case.split("-")
-    work = 2**29 if cache == "warm" else 2**31  # of the threshold, in float32
-    n = int(work * (1.02 if size == "above" else 0.98)) // (3 * 8192)
-    X = np.random.default_rng(0).normal(size=(n, 1024)).astype(np.float32) / 32
-    features = OptimalPositiveRF(8192, projection="hadamard", sigma=1.0, random_state=0)
-    if how == "plain":
-        _kernels.MANY_TRANSFORMED = np.inf
-    start = time.perf_counter()
-    KernelRegressor(features).fit(X, X[:, 0])
-    seconds = time.perf_counter() - start
-    is_loaded = "skrf._kernels.cpu" in sys.modules
-    assert is_loaded == (how == "ours" and size == "above"), case
-    print(json.dumps({"seconds": seconds}))
-
-
 def measure_distances(rounds):
     """Landmarks of a Laplacian kernel against the L1 distances of SciPy."""
     import numpy as np
@@ -243,9 +187,6 @@ def measure_distances(rounds):
 
     X = np.random.default_rng(0).normal(size=(8000, 100))
     landmarks = ClusterNystroem(1000, kernel="laplacian", centers="random", random_state=0).fit(X)
-    for _ in range(3):
-        landmarks.transform(X)
-    assert "skrf._kernels.cpu" in sys.modules
     methods = {"ours": lambda: landmarks.transform(X)}
     methods["peer"] = lambda: cdist(X, landmarks.centers_, "cityblock")
     times = alternate(methods, max(rounds // 5, 3))
@@ -267,9 +208,6 @@ def measure_widths(rounds):
                 name: OptimalPositiveRF(2048, projection=name, random_state=0).fit(X)
                 for name in ("dense", "hadamard")
             }
-            if d == 256:
-                fast = fitted["hadamard"]
-                go_on(lambda f=fast, X=X: f.transform(X), X.itemsize * len(X) * 2048 * 3)
             times = alternate(
                 {n: lambda f=f, X=X: f.transform(X) for n, f in fitted.items()}, rounds
             )
@@ -776,7 +714,7 @@ def main():
     options = parser.parse_args()
     if options.case:
         name, folder = options.case
-        run_case(name, folder) if name in ("ours", "peer") else run_first(name)
+        run_case(name, folder)
         return
     random.seed(0)
     title = ("what", "ratio of the fastest", "median ratio", "target", "verdict")

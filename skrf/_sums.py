@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
+from . import _kernels
 from ._arrays import (
     Kept,
     arithmetic,
@@ -286,7 +287,7 @@ def scale_keys(rows, top):
     """
     do = arithmetic(rows.values)
     exponents = do.subtract(rows.exponents, cast(finite(top)[..., None, :], rows.values.dtype))
-    exponentials = do.exp(exponents)
+    exponentials = _exp(exponents)
     if rows.holds_logs:
         return exponentials, exponentials
     return do.multiply(rows.values, exponentials), exponentials
@@ -317,7 +318,15 @@ def exp_and_max(logs):
     """Return the same, and the maxima of the logarithms of rows, 0 where they are -inf."""
     do = arithmetic(logs)
     top = finite(constant(namespace(logs).max(logs, axis=-1, keepdims=True)))
-    return do.exp(do.subtract(logs, top)), top
+    return _exp(do.subtract(logs, top)), top
+
+
+def _exp(logs):
+    """Return exponentials of logarithms; NumPy arrays are overwritten."""
+    if is_array_api(logs):
+        return arithmetic(logs).exp(logs)
+    _kernels.exp(logs, logs)
+    return logs
 
 
 def rise_limit(array):
@@ -554,7 +563,7 @@ def _lowered_sums(rows, values, groups, reference):
     weights = np.array([values[group, 0].sum() for group in groups])
     is_weighted = weights > 0
     with np.errstate(over="ignore", invalid="ignore"):
-        factors = np.exp(rows.values, out=rows.values)
+        factors = _exp(rows.values)
         sums = np.stack([factors[group].T @ same_type[group] for group in groups])
         sums = sums.astype(np.float64)
         means = sums[is_weighted, :, 0] / weights[is_weighted, None]
@@ -616,7 +625,7 @@ class Readout:
         if self._is_level:
             factors = self._raised(feature_map, X, memory)
             with np.errstate(over="ignore", invalid="ignore"):
-                products = np.exp(factors, out=factors) @ matrix
+                products = _exp(factors) @ matrix
                 totals = products[..., self.weights].sum(axis=-1)
             if is_inside(totals, factors.dtype):
                 return products

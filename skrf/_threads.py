@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, copy_context
 from functools import cache
 
 import numpy as np
@@ -28,6 +29,30 @@ _controller = None
 _limit = None
 _users = 0
 _allowed = 1
+_n_rows = ContextVar("n_rows", default=0)
+
+
+@contextmanager
+def rows_of_call(n_rows):
+    """Let what depends on the number of rows depend on those of a whole call, not of its blocks.
+
+    Nested calls are parts of the outermost one. Threads that are started here take it over.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows; 0 for results that are kept for other calls: their own size decides.
+    """
+    before = _n_rows.set(n_rows and max(n_rows, _n_rows.get()))
+    try:
+        yield
+    finally:
+        _n_rows.reset(before)
+
+
+def n_rows_of_call(n_rows):
+    """Return the number of rows of the call that some rows, given by their number, are part of."""
+    return max(n_rows, _n_rows.get())
 
 
 @contextmanager
@@ -153,8 +178,9 @@ def run_all(function, items, *, is_short=False):
     with serial_blas() as n_threads:
         if n_threads == 1 or is_short:
             return [function(item) for item in items]
+        contexts = [copy_context() for _ in items]
         with ThreadPoolExecutor(min(n_threads, len(items)), initializer=_begin_worker) as pool:
-            return list(pool.map(function, items))
+            return list(pool.map(lambda own, item: own.run(function, item), contexts, items))
 
 
 def _begin_worker():
@@ -179,7 +205,7 @@ def run_rows(function, n_rows, size, start=0):
         Number of rows per slice, except for the last one.
     """
     blocks = [slice(a, min(a + size, n_rows)) for a in range(start, n_rows, size)]
-    with serial_blas() as n_threads:
+    with rows_of_call(n_rows), serial_blas() as n_threads:
         if len(blocks) <= 1 or n_threads == 1:
             for rows in blocks:
                 function(rows)
@@ -200,7 +226,9 @@ def run_rows(function, n_rows, size, start=0):
 
         # The calling thread takes part: its memory has been used before, that of a new one has not.
         with ThreadPoolExecutor(len(shares) - 1) as pool:
-            others = [pool.submit(walk, first) for first in range(1, len(shares))]
+            others = [
+                pool.submit(copy_context().run, walk, first) for first in range(1, len(shares))
+            ]
             walk(0)
         for other in others:
             other.result()  # raises what a thread raised

@@ -17,7 +17,6 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from . import _kernels
 from ._batches import SAMPLE_ROWS, Scope, TakesBatches, merged, run_passes
 from ._threads import one_thread, serial_blas
 from ._typing import Array, Estimator
@@ -186,8 +185,7 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
 
 @contextmanager
 def _task():
-    """Use one thread and compiled kernels, so that earlier work here does not affect results."""
-    _kernels.load_all()
+    """Use one thread, because the workers are busy."""
     with one_thread():
         yield
 

@@ -32,11 +32,8 @@ from skrf import (
     KernelRegressor,
     OptimalPositiveRF,
     RFFSampler,
-    _kernels,
     _threads,
 )
-
-_kernels.load_all()  # as tasks do: the bits of sines depend on it
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("dask.distributed")

@@ -1,8 +1,6 @@
 """Hadamard projections: kernels against matrices, the law of the rows, every feature map."""
 
-import os
 import pickle
-import shutil
 import tracemalloc
 from pathlib import Path
 
@@ -10,9 +8,6 @@ import array_api_strict
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.base import clone
-from sklearn.frozen import FrozenEstimator
-from sklearn.pipeline import make_pipeline
 
 import skrf
 from skrf import _kernels
@@ -41,7 +36,7 @@ def draw(coupling="orthogonal", m=40, d=16, seed=0):
 def use(monkeypatch):
     """Return what makes every product use one of the two kernels."""
     chosen = []
-    monkeypatch.setattr(_kernels, "of_transforms", lambda X: chosen[-1])
+    monkeypatch.setattr(_kernels, "serving", lambda *args, **options: chosen[-1])
     return chosen.append
 
 
@@ -75,90 +70,27 @@ def test_transform(kernel, dtype):
         np.testing.assert_allclose(result, X.astype(np.float64) @ H, **close)
 
 
-@pytest.fixture
-def unused(monkeypatch, tmp_path):
-    """Begin as a new process does, whose cache of compiled code is empty; return its folder."""
-    monkeypatch.setattr(_kernels, "_transformed", {"float32": 0, "float64": 0})
-    monkeypatch.setattr(_kernels, "_made", 0)
-    monkeypatch.setattr(_kernels, "MANY_TRANSFORMED", 2**20)
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    return tmp_path
-
-
-def test_transforms_are_compiled_once_all_calls_repay_it(unused):
-    """Per dtype; loaded modules and arrays of other libraries do not count."""
-    for dtype, times in ((np.float32, 4), (np.float64, 2)):
-        X = np.zeros((2, 16), dtype)
-        for _ in range(times):
-            assert _kernels.of_transforms(X) is plain
-            _kernels.load(X, 0, 2**20)
-        assert _kernels.of_transforms(X) is cpu
-        assert _kernels.of_transforms(array_api_strict.asarray(X)) is plain
-    assert _kernels._made == 0
-
-
-def test_a_compiled_version_on_disk_is_repaid_earlier(unused):
-    X, folder = np.zeros(1, np.float32), unused / "_kernels_0123"
-    folder.mkdir()
-    source = Path(_kernels.__file__).with_name("cpu.py")
-    stale = folder / "cpu._project_rows-float32-some-1.py311.nbi"
-    stale.write_text("")
-    os.utime(stale, (0, 0))
-    _kernels.load(X, 0, 2**20)
-    assert _kernels.of_transforms(X) is plain
-    shutil.copystat(source, stale)
-    _kernels.load(np.zeros(1), 0, 2**19)
-    _kernels.load(X, 0, 2**16 - 1)  # small calls do not count
-    assert _kernels.of_transforms(X) is plain
-    _kernels.load(X, 0, 2**16)
-    assert _kernels.of_transforms(X) is cpu
-    assert _kernels.of_transforms(np.zeros(1)) is plain
-
-
-def test_without_a_home_folder_nothing_is_on_disk(unused, monkeypatch):
+def test_without_a_home_folder_nothing_is_on_disk(monkeypatch):
     def home():
         raise RuntimeError("Could not determine home directory.")
 
     for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", home)
-    assert not _kernels._is_cached("float32")
-
-
-def _fit(model, X):
-    return model.fit(X, X[:, 0])
-
-
-PUBLIC = {
-    "transform": lambda f, X: f.transform(X),
-    "regression": lambda f, X: _fit(skrf.KernelRegressor(FrozenEstimator(f)), X),
-    "attention": lambda f, X: skrf.ApproxKernelAttention(clone(f))(X, X[:9], X[:9]),
-    "pipeline": lambda f, X: _fit(skrf.ApproxKernelRidge(make_pipeline("passthrough", f)), X),
-}
-
-
-@pytest.mark.parametrize("call", PUBLIC)
-def test_public_calls_count_their_transforms(call, unused):
-    """What all of a call goes through counts at once, however it is cut into blocks."""
-    n, m, d = 700, 512, 256
-    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32) / 16
-    features = skrf.OptimalPositiveRF(m, projection="hadamard", random_state=0).fit(X)
-    assert _kernels._transformed == {"float32": 0, "float64": 0}
-    PUBLIC[call](features, X)
-    work = 3 * m * n
-    assert work <= _kernels._transformed["float32"] <= 1.02 * work
-    PUBLIC[call](features, X)
-    PUBLIC[call](features, X)
-    assert _kernels._transformed == {"float32": 3 * work, "float64": 0} or call == "attention"
-    PUBLIC[call](features, X)
-    assert _kernels.of_transforms(X) is cpu and _kernels.of_transforms(np.zeros(1)) is plain
+    monkeypatch.setattr(_kernels, "__file__", "/nowhere/__init__.py")
+    assert not _kernels._is_cached("float64", "_filter")
 
 
 def test_rows_of_float32_need_no_transforms_of_float64(monkeypatch):
     rows = np.random.default_rng(0).normal(size=(40, 400)).astype(np.float32)
     features = skrf.RFFSampler(1024, projection="hadamard", random_state=0).fit(rows)
-    seen, transforms = [], _kernels.of_transforms
-    monkeypatch.setattr(_kernels, "of_transforms", lambda X: seen.append(X.dtype) or transforms(X))
+    seen, serving = [], _kernels.serving
+
+    def noted(X, *args, **options):
+        seen.append(X.dtype)
+        return serving(X, *args, **options)
+
+    monkeypatch.setattr(_kernels, "serving", noted)
     features.transform(rows)
     assert set(seen) == {np.dtype(np.float32)}
     projection = features.feature_maps_[0].projection
@@ -166,15 +98,6 @@ def test_rows_of_float32_need_no_transforms_of_float64(monkeypatch):
     assert projection.mean_length == pytest.approx(exact, rel=0.01)
     turned = projection.after(2 * np.eye(400))
     assert turned.mean_length == pytest.approx(2 * exact, rel=1e-12)
-
-
-def test_what_compiled_transforms_go_through():
-    for coupling, d, expected in (
-        ("simplex", 256, 3 * 512),
-        ("simplex+", 300, 3 * 512),  # sweeps run in plain code
-        ("simplex+", 128, 0),  # and products with a matrix need no transforms
-    ):
-        assert draw(coupling, 500, d).n_transformed == expected
 
 
 # -------------------------------------------------------------------------------- projections

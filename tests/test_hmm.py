@@ -966,9 +966,8 @@ def test_of_equally_probable_states_the_first_is_taken_whatever_the_rounding(mon
     angles = 2 * np.pi * np.arange(9)[:, None] / 9
     model = KernelHMM(np.hstack([np.cos(angles), np.sin(angles)]), SYMBOLS[:, :2])
     unseen = np.ma.masked_all(40, int)
-    monkeypatch.setattr(_kernels, "_passed", 0)
     assert not model.predict(unseen).any()
-    monkeypatch.setattr(_kernels, "_passed", _kernels.MANY_SYMBOLS)
+    monkeypatch.setattr(_kernels, "SYMBOLS", 0)
     assert not model.predict(unseen).any()
     monkeypatch.setattr(_recursions, "_MOST_FEW", 0)
     assert not clone(model).predict(unseen).any()

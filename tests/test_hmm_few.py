@@ -140,17 +140,6 @@ def test_best_paths_are_the_same_in_blocks(monkeypatch):
         assert_allclose(values, whole[0], rtol=1e-12)
 
 
-def test_kernels_come_in_once_the_work_repays_them(monkeypatch):
-    monkeypatch.setattr(_kernels, "_passed", 0)
-    monkeypatch.setattr(_kernels, "MANY_SYMBOLS", 100)
-    said = []
-    assert _kernels.of_recursions(60, said.append) is plain
-    monkeypatch.setattr(_kernels, "_is_cached", lambda *names: False)
-    assert _kernels.of_recursions(40, said.append) is cpu
-    assert _kernels.of_recursions(1, said.append) is cpu
-    assert len(said) == 1 and "compiling" in said[0]
-
-
 @pytest.mark.parametrize("start", ["uniform", "embedding"])
 def test_sums_in_the_space_of_features_are_those_of_states(start, monkeypatch):
     """Log probabilities and gradients of several sequences, missing symbols among them."""

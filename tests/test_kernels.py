@@ -7,12 +7,23 @@ import sys
 import threading
 from pathlib import Path
 
+import array_api_strict
 import numpy as np
 import pytest
+from sklearn.base import clone
+from threadpoolctl import threadpool_limits
 
 import skrf
-from skrf import RFFSampler, _kernels
+from skrf import (
+    ClusterNystroem,
+    KernelRegressor,
+    OptimalPositiveRF,
+    RFFSampler,
+    _kernels,
+    _threads,
+)
 from skrf._kernels import cpu, plain
+from skrf.attention import ApproxKernelAttention
 
 BOTH = """
 import numpy as np
@@ -30,10 +41,9 @@ LARGE = """
 import sys
 
 import numpy as np
-from skrf import RFFSampler, _kernels
+from skrf import RFFSampler
 
 X = np.random.default_rng(0).normal(size=(2**11, 256))
-_kernels.MANY_TRANSFORMED = X.shape[0] * 256 * 3 * 2 // 4  # without a cache, four times that
 sampler = RFFSampler(512, projection="hadamard", random_state=0, sigma=1.0)
 np.save(sys.argv[1], sampler.fit_transform(X)[:50])
 assert "skrf._kernels.cpu" in sys.modules
@@ -111,17 +121,113 @@ def test_compiled_distances_are_those_of_plain_code(d):
         assert len(cpu._city_block._compiled[np.dtype(dtype)].signatures) == 1
 
 
-def test_distances_are_compiled_once_many_have_been_needed(monkeypatch):
-    X, called = np.ones((20, 2)), []
-    for module in (cpu, plain):
-        name = module.__name__.rpartition(".")[2]
-        monkeypatch.setattr(module, "city_block", lambda X, Y, name=name: called.append(name))
-    monkeypatch.setattr(_kernels, "_SMALL", 800)
-    monkeypatch.setattr(_kernels, "MANY_DIFFERENCES", 2000)
-    monkeypatch.setattr(_kernels, "_subtracted", 0)
-    for n in (19, 20, 20, 20, 1):  # the first is too small to count
-        _kernels.city_block(X, X[:n])
-    assert called == ["plain"] * 3 + ["cpu"] * 2
+@pytest.mark.parametrize("dtype, low, high", [("f4", -110, 92), ("f8", -760, 720)])
+def test_compiled_exponentials_have_two_units_in_the_last_place(dtype, low, high):
+    rng = np.random.default_rng(0)
+    logs = rng.uniform(low, high, size=(1000, 1000)).astype(dtype)
+    result = np.empty_like(logs)
+    cpu.exp(logs, result)
+    with np.errstate(over="ignore", under="ignore"):
+        exact = np.exp(logs.astype(np.longdouble))
+        rounded = exact.astype(dtype)
+    is_finite = np.isfinite(rounded)
+    error = abs(result - exact)[is_finite] / np.spacing(rounded[is_finite])
+    assert error.max() <= 2 and (result[~is_finite] == np.inf).all()
+    cpu.exp(logs, logs)  # in place
+    np.testing.assert_array_equal(logs, result)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_edges_of_compiled_exponentials_are_those_of_numpy(dtype):
+    info = np.finfo(dtype)
+    top, low, least = (np.log(x) for x in (info.max, info.tiny, info.smallest_subnormal))
+    edges = [0, -0.0, np.nan, np.inf, -np.inf, info.max, info.min, info.tiny, top, low, least]
+    edges = np.array([[*edges, *(np.array([top, low, least]) * 1.001), least * 1.1]], dtype)
+    expected, result = np.empty_like(edges), np.empty_like(edges)
+    with np.errstate(over="ignore", under="ignore"):
+        plain.exp(edges, expected)
+    cpu.exp(edges, result)
+    np.testing.assert_allclose(result, expected, rtol=2 * info.eps, atol=info.smallest_subnormal)
+    assert np.array_equal(np.isinf(result), np.isinf(expected))
+    turned = np.asfortranarray(np.tile(edges, (3, 1)))  # rows that are not contiguous
+    with np.errstate(over="ignore", under="ignore"):
+        cpu.exp(turned, turned)
+    bounds = {"rtol": 2 * info.eps, "atol": info.smallest_subnormal}
+    np.testing.assert_allclose(turned[1:2], expected, **bounds)
+
+
+def test_library_dtype_and_size_choose_the_code():
+    n_rows = 2**10
+    for dtype in (np.float32, np.float64):
+        X = np.zeros((n_rows, 3), dtype)
+        assert _kernels.serving(X, 31) is plain and _kernels.serving(X, 32) is cpu
+        assert _kernels.serving(X[:1], 32) is plain
+        with _threads.rows_of_call(n_rows):
+            assert _kernels.serving(X[:1], 32) is cpu
+            with _threads.rows_of_call(0):
+                assert _kernels.serving(X[:1], 32) is plain
+            with _threads.rows_of_call(1):
+                assert _kernels.serving(X[:1], 32) is cpu
+        assert _kernels.serving(array_api_strict.asarray(X), 32) is plain
+    assert _kernels.serving(np.zeros((n_rows, 3), np.longdouble), 32) is plain
+    assert _kernels.of_recursions(2**12 - 1) is plain and _kernels.of_recursions(2**12) is cpu
+
+
+def test_a_line_tells_of_a_compilation(monkeypatch):
+    lines = []
+    _kernels.of_recursions(2**12 - 1, lines.append)
+    monkeypatch.setattr(_kernels, "_is_cached", lambda *names: False)
+    _kernels.of_recursions(2**12, lines.append)
+    _kernels.of_recursions(2**12)
+    assert len(lines) == 1 and "compiling" in lines[0]
+
+
+def _nystroem(X):
+    return ClusterNystroem(300, kernel="laplacian", centers="random", random_state=0).fit(X)
+
+
+def _attention(X):
+    return ApproxKernelAttention(OptimalPositiveRF(64, random_state=0))(X / 8, X / 8, X)
+
+
+SAMPLER = RFFSampler(300, random_state=0)
+CALLS = {
+    "sines": lambda X: clone(SAMPLER).fit(X).transform,
+    "exponentials": lambda X: OptimalPositiveRF(300, random_state=0).fit(X).transform,
+    "transforms": lambda X: clone(SAMPLER).set_params(projection="hadamard").fit(X).transform,
+    "distances": lambda X: _nystroem(X).transform,
+    "attention": lambda X: _attention,
+    "regression": lambda X: KernelRegressor(SAMPLER).fit(X, X[:, 0]).predict,
+}
+
+
+@pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", CALLS)
+def test_equal_calls_return_equal_bits(name, dtype):
+    """After large and small calls, and with any number of threads but where BLAS uses them."""
+    X = np.random.default_rng(0).normal(size=(3001, 140)).astype(dtype) / 12
+    call = CALLS[name](X)
+    few = call(X[:20])
+    expected = call(X)
+    for n_threads in (1,) if name == "attention" else (1, 2, 4):
+        with threadpool_limits(n_threads, user_api="blas"):
+            np.testing.assert_array_equal(call(X), expected)
+    np.testing.assert_array_equal(call(X[:20]), few)
+    np.testing.assert_array_equal(CALLS[name](X)(X), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["sines", "exponentials", "transforms"])
+def test_rows_alone_are_those_of_a_batch_to_rounding(name, dtype):
+    """Products of 140 terms, of size 1, and exponentials that have them as logarithms."""
+    X = np.random.default_rng(0).normal(size=(3001, 140)).astype(dtype) / 12
+    call = CALLS[name](X)
+    together = call(X)
+    largest = abs(together).max(axis=1, keepdims=True)
+    for i in (0, 1500, 3000):
+        error = abs(call(X[i : i + 1]) - together[i])
+        assert (error <= 64 * np.finfo(dtype).eps * largest[i]).all()
 
 
 def test_threads_of_a_first_call_compile_once(monkeypatch):

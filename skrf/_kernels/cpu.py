@@ -10,6 +10,7 @@ different arrays, which the compiler turns into full vectors; butterflies in pla
 4, 8 are not vectorised.
 """
 
+import math
 import threading
 from functools import partial
 from types import FunctionType
@@ -299,6 +300,84 @@ def sine_cosine(products, amplitude, out):
     sizes = np.ones(len(out), out.dtype) if amplitude is None else amplitude
     if not is_ready or kernel(_read_only(products), sizes, as_strided(out, (len(out), width))):
         plain.sine_cosine(products, amplitude, out)
+
+
+# ---------------------------------------------------------------- exponentials
+#
+# exp(x) = 2^k exp(r), r = x - k log(2) from -0.35 to 0.35 in two parts, by Taylor's polynomial.
+# Adding 1.5 * 2^52 (2^23) rounds x / log(2) to k, and leaves k in the last bits. 2^k is the product
+# of two powers, of which none leaves the range of normal numbers: so overflow and gradual underflow
+# are those of one multiplication. Comparisons are false for NaN, which passes through.
+
+_PER_LOG_2 = 1 / np.log(2)
+_LOG_2, _LOG_2_TAIL = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # of fdlibm
+_ROUND = 1.5 * 2.0**52
+_ROUND_BITS = np.float64(_ROUND).view(np.int64)
+_LOWEST, _HIGHEST = -746.0, 710.0  # beyond these, exponentials are 0 and inf
+_E = tuple(1 / math.factorial(n) for n in range(2, 14))
+_F_PER_LOG_2 = np.float32(1 / np.log(2))
+_F_LOG_2, _F_LOG_2_TAIL = np.float32(0.693359375), np.float32(-2.12194440e-4)  # of Cephes
+_F_ROUND = np.float32(1.5 * 2.0**23)
+_F_ROUND_BITS = _F_ROUND.view(np.int32)
+_F_LOWEST, _F_HIGHEST = np.float32(-104), np.float32(89)
+_F_E = tuple(np.float32(1 / math.factorial(n)) for n in range(2, 8))
+_CHUNK = 512  # copied to memory of its own, or the compiler would fear that `out` is `logs`
+
+
+@partial(_Kernel, fastmath={"contract", "nsz"})
+def _exp(logs, out):
+    chunk = np.empty(_CHUNK, logs.dtype)
+    for start in range(0, len(logs), _CHUNK):
+        x_part, target = logs[start : start + _CHUNK], out[start : start + _CHUNK]
+        for j in range(len(x_part)):
+            chunk[j] = x_part[j]
+        for j in range(len(x_part)):
+            x = chunk[j]
+            x = _LOWEST if x < _LOWEST else x
+            x = _HIGHEST if x > _HIGHEST else x
+            rounded = x * _PER_LOG_2 + _ROUND
+            power = np.float64(rounded).view(np.int64) - _ROUND_BITS
+            k = rounded - _ROUND
+            r = (x - k * _LOG_2) - k * _LOG_2_TAIL
+            high = _E[6] + r * (_E[7] + r * (_E[8] + r * (_E[9] + r * (_E[10] + r * _E[11]))))
+            low = _E[0] + r * (
+                _E[1] + r * (_E[2] + r * (_E[3] + r * (_E[4] + r * (_E[5] + r * high))))
+            )
+            half = power >> 1
+            first = np.int64((half + 1023) << 52).view(np.float64)
+            second = np.int64((power - half + 1023) << 52).view(np.float64)
+            target[j] = (1.0 + (r + r * r * low)) * first * second
+
+
+@partial(_Kernel, fastmath={"contract", "nsz"})
+def _exp_single(logs, out):
+    chunk = np.empty(_CHUNK, logs.dtype)
+    for start in range(0, len(logs), _CHUNK):
+        x_part, target = logs[start : start + _CHUNK], out[start : start + _CHUNK]
+        for j in range(len(x_part)):
+            chunk[j] = x_part[j]
+        for j in range(len(x_part)):
+            x = chunk[j]
+            x = _F_LOWEST if x < _F_LOWEST else x
+            x = _F_HIGHEST if x > _F_HIGHEST else x
+            rounded = x * _F_PER_LOG_2 + _F_ROUND
+            power = np.int32(np.float32(rounded).view(np.int32) - _F_ROUND_BITS)
+            k = rounded - _F_ROUND
+            r = (x - k * _F_LOG_2) - k * _F_LOG_2_TAIL
+            high = _F_E[3] + r * (_F_E[4] + r * _F_E[5])
+            low = _F_E[0] + r * (_F_E[1] + r * (_F_E[2] + r * high))
+            half = np.int32(power >> np.int32(1))
+            first = np.int32((half + np.int32(127)) << np.int32(23)).view(np.float32)
+            second = np.int32((power - half + np.int32(127)) << np.int32(23)).view(np.float32)
+            target[j] = (_F_ONE + (r + r * r * low)) * first * second
+
+
+def exp(logs, out):
+    """Write exponentials to another array or to the same one; see `plain.exp`."""
+    if not (logs.flags.c_contiguous and out.flags.c_contiguous and logs.dtype == out.dtype):
+        return plain.exp(logs, out)
+    kernel = _exp if out.dtype == np.float64 else _exp_single
+    kernel(_read_only(logs).reshape(-1), out.reshape(-1))
 
 
 # ---------------------------------------------------------------- L1 distances

@@ -288,6 +288,14 @@ def sine_cosine(products, amplitude, out):
     out *= amplitude[0] if is_shared else amplitude[:, None]
 
 
+# ---------------------------------------------------------------- exponentials
+
+
+def exp(logs, out):
+    """Write the exponentials of a NumPy array to another, or to itself."""
+    np.exp(logs, out=out)
+
+
 # ---------------------------------------------------------------- L1 distances
 
 

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _kernels
 from .._arrays import arithmetic, cast, constant, like, namespace, rows_at_once, to_host
 from .._sums import Memory, Rows, Sums, finite
-from .._threads import run_all
+from .._threads import rows_of_call, run_all
 from ..features import needs_double
 from ._inputs import check_finite
 
@@ -105,10 +104,6 @@ class KeyGroup(KeySet):
         self._memory = _NEW, _NEW  # for a step, which is one block
         if self.is_numpy and self.k.ndim == 2:
             self._memory = Memory(), Memory()
-            for feature_map, rows in ((maps[0].queries, self.q), (maps[0].keys, self.k)):
-                n_rows = math.prod(rows.shape[:-1])
-                work = n_rows * feature_map.n_sines, n_rows * feature_map.n_transformed
-                _kernels.load(np.empty(0, self.dtype), *work)
 
     @classmethod
     def of(cls, inputs, number, maps, is_double=False):
@@ -138,7 +133,7 @@ class KeyGroup(KeySet):
     def query_features(self, rows):
         """Return the features of some queries (G, n, M)."""
         sides = [head.queries for head in self.maps]
-        features = self._features(sides, self.q[..., rows, :], self._memory[0])
+        features = self._features(sides, self.q, rows, self._memory[0])
         if self.log_weights is None:
             return features
         return features.repeated(self.log_weights[..., None, :])
@@ -146,7 +141,7 @@ class KeyGroup(KeySet):
     def key_features(self, rows):
         """Return the features of some keys (n, M); those of padding are zero."""
         sides = [head.keys for head in self.maps]
-        features = self._features(sides, self.k[..., rows, :], self._memory[1])
+        features = self._features(sides, self.k, rows, self._memory[1])
         if self.log_weights is not None:
             features = features.repeated(self.xp.zeros_like(self.log_weights))
         if self.padding is None:
@@ -157,9 +152,13 @@ class KeyGroup(KeySet):
             return Rows(fill(values, hidden, -np.inf))
         return Rows(values, fill(scale, hidden, -np.inf))
 
-    def _features(self, sides, X, memory):
-        """Return the features of rows, each set by its own map."""
-        X, (*lead, width), n = cast(X, self.dtype), X.shape, len(sides)
+    def _features(self, sides, X, rows, memory):
+        """Return the features of some rows of every set, each by its own map."""
+        with rows_of_call(math.prod(X.shape[:-1])):
+            return self._of_rows(sides, cast(X[..., rows, :], self.dtype), memory)
+
+    def _of_rows(self, sides, X, memory):
+        (*lead, width), n = X.shape, len(sides)
         reshape = self.xp.reshape
         if n == 1:
             values, scale = memory.rows(sides[0], reshape(X, (-1, width)))

@@ -398,16 +398,6 @@ class PipelineMap(FeatureMap):
         return self.feature_map.n_columns
 
     @property
-    def n_sines(self):
-        """Number of features that are sines and cosines."""
-        return self.feature_map.n_sines
-
-    @property
-    def n_transformed(self):
-        """Number of elements that fast transforms go through."""
-        return self.feature_map.n_transformed
-
-    @property
     def is_positive(self):
         """Whether features are given as logarithms."""
         return self.feature_map.is_positive

@@ -71,9 +71,6 @@ class FeatureMap(ABC):
         Whether every row has a single nonzero feature, 1; ``columns(X, labels)`` returns its index.
     is_double : bool
         Whether rows of float32 must be passed in float64.
-    n_sines, n_transformed : int
-        Number of features that are sines and cosines, and of elements that fast transforms go
-        through, for every row; if there are many, compiled code is used.
     level : float or None
         Log scale of all rows, if they share one that does not depend on them.
     is_bounded : bool
@@ -97,7 +94,6 @@ class FeatureMap(ABC):
     gram, cholesky = None, (None, math.inf)
     is_indicator = False
     is_double = False
-    n_sines = 0
     level = None
     is_bounded = False
     is_nonnegative = False
@@ -113,11 +109,6 @@ class FeatureMap(ABC):
     def n_columns(self) -> int:
         """Number of features, for maps with a projection."""
         return self.projection.n_projections * self.columns_per_projection
-
-    @property
-    def n_transformed(self) -> int:
-        """Number of elements that fast transforms go through, for maps with a projection."""
-        return getattr(getattr(self, "projection", None), "n_transformed", 0)
 
     @abstractmethod
     def __call__(self, X: Array) -> Rows:
@@ -157,7 +148,7 @@ class FeatureMap(ABC):
         """Write the features themselves into `out`; they may overflow."""
         scale = self.write(X, out, room)
         if self.is_positive:
-            np.exp(out, out=out)
+            _kernels.exp(out, out)
         else:
             out *= np.exp(scale)
 
@@ -313,7 +304,7 @@ def plain_features(feature_map: FeatureMap, X: Array, name: str = "X") -> tuple[
         if feature_map.is_positive:  # logarithms stay in the cache: new memory is slow to write to
             logs = scratch(out.shape, out.dtype)
             feature_map.write(X, logs, room)
-            np.exp(logs, out=out)
+            _kernels.exp(logs, out)
         else:
             feature_map.write_plain(X, out, room)
         return (False, False) if is_safe else out_of_range(feature_map, out)
@@ -341,7 +332,6 @@ def _by_blocks(feature_map, X, write):
     """Return what `write(X, out, room)` writes, and what it returned for the blocks in order."""
     out = np.empty((X.shape[0], feature_map.n_columns), dtype=X.dtype)
     returned, room = {}, Scratch()
-    _kernels.load(X, len(out) * feature_map.n_sines, len(out) * feature_map.n_transformed)
 
     def work(rows):
         # Settings of floating-point warnings apply to one thread only.

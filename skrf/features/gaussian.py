@@ -76,11 +76,6 @@ class GaussianMap(FeatureMap):
         return self.nonlinearity.is_positive
 
     @property
-    def n_sines(self):
-        """Number of features that are sines and cosines."""
-        return self.n_columns if self.nonlinearity.has_sines else 0
-
-    @property
     def is_bounded(self):
         """Whether no feature can overflow, and no row vanish in all of them."""
         return isinstance(self.nonlinearity, SineCosine) and not self.affine.is_softmax

@@ -20,6 +20,7 @@ from .._arrays import (
     squared_distances,
 )
 from .._sums import Rows
+from .._threads import rows_of_call
 from .._typing import RandomState, Sigma
 from .._validation import Interval, StrOptions, read_only
 from ..projections import DenseProjection
@@ -58,7 +59,8 @@ class Centers:
     def distances(self):
         """Return the city-block distances of all pairs."""
         points = self.projection.matrix
-        return self._kept[0].like(points, lambda: _kernels.city_block(points, points))
+        with rows_of_call(0):
+            return self._kept[0].like(points, lambda: _kernels.city_block(points, points))
 
     def squares(self):
         """Return the squared distances of all pairs."""

@@ -28,7 +28,6 @@ class Nonlinearity:
     slope = 1.0
     norm_slope = 0.0  # factor of |x|^2 in row_term
     needs_products = True  # in pull_back
-    has_sines = False  # whether `write` makes sines and cosines by compiled code
     has_level = False  # whether all rows share one log scale, `row_term`, a constant; without bias
     is_log_linear = False  # whether columns are exp(w.x + row + bias), or exp(row - w.x)
 
@@ -94,7 +93,6 @@ class SineCosine(Nonlinearity):
     """Columns [cos w.x, sin w.x]: unbiased for exp(-|x - y|^2 / 2)."""
 
     columns_per_projection = 2
-    has_sines = True
     has_level = True
 
     def log_range(self, geometry):
@@ -320,11 +318,6 @@ class GeneralizedExponential(Nonlinearity):
         return 2 if self.phase is None else 1
 
     @property
-    def has_sines(self):
-        """Whether there is a sine beside every cosine."""
-        return self.phase is None
-
-    @property
     def is_symmetric(self):
         """Whether both sides agree: for s = -1 and real A they are [cos, sin]."""
         return self.s == -1 and self.A.imag == 0
@@ -378,9 +371,10 @@ class GeneralizedExponential(Nonlinearity):
         _kernels.sine_cosine(angle, None, out)
         if not plain:
             return columns([logs, logs])
-        m, sizes = logs.shape[1], np.exp(logs, out=logs)
-        out[:, :m] *= sizes
-        out[:, m:] *= sizes
+        m = logs.shape[1]
+        _kernels.exp(logs, logs)
+        out[:, :m] *= logs
+        out[:, m:] *= logs
         return 0.0
 
     def pull_back(self, products, row, bias, by_values, *, keys=False):

@@ -152,7 +152,6 @@ class LatticeMap(FeatureMap):
     is_double = is_bounded = True
     n_features = property(lambda self: self.frequencies.shape[1])
     n_columns = property(lambda self: len(self.amplitudes))
-    n_sines = property(lambda self: self.n_columns)
 
     def _angles(self, X):
         """Return rows inside of the box, and the angles of their cosines."""

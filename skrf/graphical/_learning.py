@@ -58,8 +58,7 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
     free = FreeArrays(first, gradients)
     starts, names, n_symbols = [(free, free.arrays)], ["fit"], sum(map(len, sequences))
     if first.has_few:  # whose passes are known beforehand
-        tell = Progress(settings["verbose"])
-        of_recursions(settings["max_iter"] * n_symbols, tell)
+        of_recursions(settings["max_iter"] * n_symbols, Progress(settings["verbose"]))
     is_screened = n_init == "screened" and "batch_size" not in settings and _takes_tables(free)
     if is_screened:
         starts = _screened(free, sequences, rng, settings, redraw)

@@ -14,6 +14,7 @@ from scipy.special import softmax
 from sklearn.exceptions import NotFittedError
 
 from .._memory import check_fits
+from .._threads import rows_of_call
 from .._typing import Array, RandomState, Transformer
 from .._validation import (
     Interval,
@@ -1262,16 +1263,18 @@ class KernelHMM(MaximumLikelihood):
         def call(model):
             return callback(draft_of(self)._take(model.given(None)))
 
-        learned, scores, *progress = learn(
-            first,
-            sequences,
-            n_init,
-            rng,
-            settings,
-            validation=validation,
-            callback=callback and call,
-            redraw=redraw,
-        )
+        # All passes together are one call, so that few symbols and many iterations repay numba.
+        with rows_of_call(settings["max_iter"] * sum(map(len, sequences))):
+            learned, scores, *progress = learn(
+                first,
+                sequences,
+                n_init,
+                rng,
+                settings,
+                validation=validation,
+                callback=callback and call,
+                redraw=redraw,
+            )
         if validation is not None:
             draft.validation_history_ = scores
         vars(draft).pop("_adam", None)

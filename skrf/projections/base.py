@@ -23,8 +23,6 @@ class Projection(ABC):
         Width d of the inputs.
     squared_norms : ndarray of shape (n_projections,)
         Squared lengths of the rows, float64.
-    n_transformed : int
-        Number of elements that fast transforms of a row go through; 0 without such transforms.
 
     See Also
     --------
@@ -35,8 +33,6 @@ class Projection(ABC):
     ----------
     Rahimi and Recht, Random features for large-scale kernel machines (2007).
     """
-
-    n_transformed = 0
 
     @property
     def mean_length(self) -> float:

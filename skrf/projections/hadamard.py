@@ -20,6 +20,7 @@ from sklearn.utils import gen_batches
 from .. import _kernels
 from .._arrays import Kept, is_array_api, like, namespace
 from .._kernels.plain import next_order, sweep, sweep_back
+from .._threads import rows_of_call
 from .base import Coupling, Projection
 from .norms import chi_norms
 from .simplex import N_SWEEPS, swept
@@ -92,11 +93,6 @@ class HadamardProjection(Projection):
         self._kept = Kept()
 
     @property
-    def n_transformed(self):
-        """Number of elements that transforms of a row go through in compiled code."""
-        return 0 if self._is_dense else self.signs.size
-
-    @property
     def mean_length(self):
         """About the mean length of the rows, without transforms."""
         if self.matrix is not None:
@@ -116,7 +112,8 @@ class HadamardProjection(Projection):
 
     def dense(self):
         """Return the matrix, computed by multiplying the identity; for small problems."""
-        return self._transformed(np.eye(self.n_features)).T
+        with rows_of_call(0):
+            return self._transformed(np.eye(self.n_features)).T
 
     def after(self, matrix):
         """Return the projection that multiplies matrix @ x for every input x."""
@@ -171,7 +168,7 @@ class HadamardProjection(Projection):
                 sweeps=self.sweeps.astype(dtype),
                 factors=None if (factors == 1).all() else like(factors, X),
             )
-        kernel = _kernels.of_transforms(X)
+        kernel = _kernels.serving(X, self.n_projections)
         size = max(1, (_DEVICE_BLOCK if is_array_api(X) else _BLOCK) // self.order)
         return kernel, size, parts
 
@@ -216,7 +213,8 @@ class HadamardProjection(Projection):
         for block in gen_batches(stop - first, max(1, _BLOCK // widest)):
             n_units = block.stop - block.start
             units = np.eye(n_units, max(stop, self.n_features), first + block.start)
-            total += np.ones(n_units) @ self._transformed(units) ** 2
+            with rows_of_call(0):
+                total += np.ones(n_units) @ self._transformed(units) ** 2
         return total
 
 

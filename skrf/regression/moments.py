@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dtrtrs
 
-from .. import _kernels
 from .._arrays import (
     arithmetic,
     cast,
@@ -28,7 +27,7 @@ from .._arrays import (
 )
 from .._memory import check_fits
 from .._sums import Memory, Rows, exp_max_one, transposed
-from .._threads import Scratch, block_rows, map_rows, serial_blas
+from .._threads import Scratch, block_rows, map_rows, rows_of_call, serial_blas
 from .._warnings import once
 from ..features import FeatureMap, as_feature_map, in_range
 from .data import Sizes, Targets, merged_rows
@@ -55,18 +54,11 @@ _LARGEST_COEF = 1e-9 / np.finfo(float).eps
 
 
 def blocks_of(feature_map, X):
-    """Return the size of a block of rows, and a `map` over blocks, threaded where allowed.
-
-    Compiled sines and cosines are loaded if the features are many.
-    """
+    """Return the size of a block of rows, and a `map` over blocks, threaded where allowed."""
     n_columns = feature_map.n_columns
     if is_array_api(X):
         size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
         return size, _map_in_turn
-    work = [X.shape[0] * n for n in (feature_map.n_sines, feature_map.n_transformed)]
-    if any(work):
-        # Long rows of float32 are mapped in float64; the first ones tell.
-        _kernels.load(in_range(feature_map, X[:BLOCK_ROWS]), *work)
     if not feature_map.is_parallel:
         return BLOCK_ROWS, _map_in_turn
     size = block_rows(X.shape[0], n_columns, X.shape[1])
@@ -81,7 +73,8 @@ def beside_threads(feature_map):
 
 
 def _map_in_turn(function, n_rows, size, start=0):
-    with once():  # maps of other packages may hold ours, and warn in every block
+    # Maps of other packages may hold ours, and warn in every block.
+    with rows_of_call(n_rows), once():
         return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
 
 
