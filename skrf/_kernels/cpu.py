@@ -538,7 +538,9 @@ def _largest(values, margin, places):
 @njit(**_INNER)
 def _log_sums(turned, log_turned, logs, exps, sums):
     """Write logs of turned @ exp(logs), of which small ones are summed term by term."""
-    n, top = len(logs), logs.max()
+    n, top = len(logs), -np.inf
+    for i in range(n):  # methods and slices of arrays, here and below, would compile for seconds
+        top = max(top, logs[i])
     for i in range(n):
         exps[i] = np.exp(logs[i] - top) if top > -np.inf else 0.0
     for j in range(n):
@@ -565,7 +567,8 @@ def _filter_logs(turned, log_turned, log_start, log_weights, symbols, starts, po
     for t in range(len(symbols)):
         row = log_weights[symbols[t]]
         if starts[t]:
-            ahead[:] = log_start
+            for j in range(n):
+                ahead[j] = log_start[j]
         else:
             _log_sums(turned, log_turned, last, exps, ahead)
         top, total = -np.inf, 0.0
@@ -590,7 +593,8 @@ def _smooth_logs(
     back, ahead, exps = np.empty(n), np.empty(n), np.empty(n)
     for t in range(len(symbols) - 1, -1, -1):
         if t + 1 == len(symbols) or starts[t + 1]:
-            back[:] = 0.0
+            for j in range(n):
+                back[j] = 0.0
         post, row, total = posteriors[t], log_weights[symbols[t]], 0.0
         for j in range(n):
             ahead[j] = row[j] + back[j] - norms[t]
@@ -623,10 +627,9 @@ def _best(log_A, log_start, log_weights, symbols, starts, before, best):
     p = before
     for t in range(len(symbols)):
         row, out = log_weights[symbols[t]], best[t]
-        if starts[t]:
-            new[:] = log_start
-        else:
-            new[:] = -np.inf
+        for j in range(n):
+            new[j] = log_start[j] if starts[t] else -np.inf
+        if not starts[t]:
             for i in range(0, n, 4):  # the last row again if there are no more
                 b, c, d = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
                 x0, x1, x2, x3 = p[i], p[b], p[c], p[d]
