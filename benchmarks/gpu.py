@@ -22,7 +22,7 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.attention import ApproxKernelAttention, LocalAttention
+from skrf.attention import ApproxKernelAttention, WindowAttention
 
 ROWS, WIDTH, COLUMNS = 2**20, 32, 512  # of transforms and regression
 HEADS, LENGTHS, HEAD_WIDTH, FEATURES = 8, (2**14, 2**16), 64, 256
@@ -181,15 +181,15 @@ def compare_attention(library, rounds, length, causal):
             "sdpa, bfloat16": partial(exact, *(part.to(xp.bfloat16) for part in (q, k, v))),
         }
     features = OptimalPositiveRF(FEATURES, random_state=0)
-    model, local = ApproxKernelAttention(features, causal=causal), LocalAttention(causal=causal)
+    model = ApproxKernelAttention(features, causal=causal)
     if isinstance(library, Torch):
         from skrf import torch as modules
 
         model = modules.RandomFeatureAttention(features, is_causal=causal)
-        local = modules.LocalAttention(is_causal=causal)
         methods["features, both ways"] = partial(both_ways, model)
-        methods["local, both ways"] = partial(both_ways, local)
-    methods["features"], methods["local"] = partial(model, q, k, v), partial(local, q, k, v)
+    methods["features"] = partial(model, q, k, v)
+    if causal:
+        methods["window"] = partial(WindowAttention(508), q, k, v)
     compare(f"{length} positions, causal={causal}", library, methods, rounds)
 
 

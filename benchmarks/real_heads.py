@@ -6,8 +6,7 @@ The folder holds minilm_a.npz, minilm_b.npz (bidirectional), smollm2_a.npz and s
 (causal), each with arrays q, k and v of shape (layers, heads, length, width). Operators are fitted
 to text a, or where they are bidirectional also to the sequence itself, and measured on text b.
 Prints the relative error of the output in the mean over layers, beside the mean of the values, and
-an exact window and local attention with as many keys as there are features, and CPU seconds of a
-call for all heads.
+an exact window with as many keys as there are features, and CPU seconds of a call for all heads.
 """
 
 import os
@@ -18,20 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from skrf import AdaptiveRF, ClusterQuantizer, OptimalPositiveRF
-from skrf.attention import ApproxKernelAttention, LocalAttention, exact_attention
+from skrf.attention import ApproxKernelAttention, exact_attention
 from skrf.exceptions import FeatureCollapseWarning
 
 MAPS = {
     "OptimalPositiveRF": OptimalPositiveRF,
     "AdaptiveRF": lambda n, **params: AdaptiveRF(n, asymmetric=True, **params),
     "ClusterQuantizer": ClusterQuantizer,
-}
-# Window, heavy keys, summaries and positions in a block of local attention, by causal and units.
-LOCAL = {
-    (False, 64): (24, 8, 32, 8),
-    (False, 256): (168, 64, 24, 32),
-    (True, 64): (31, 16, 1, 32),
-    (True, 256): (175, 64, 1, 32),
 }
 
 
@@ -66,10 +58,6 @@ def methods(causal):
     found = {"mean of the values": mean}
     for n in (64, 256):
         found[f"window of {n}"] = lambda _, q, k, v, n=n: windowed(q, k, v, n, causal=causal)
-        *sizes, block = LOCAL[causal, n]
-        local = LocalAttention(*sizes, block=block, causal=causal)
-        assert local.units == n
-        found[f"local({n}), fitted"] = lambda a, *b, local=local: local.fit(*a[:2])(*b)
         for name, kind in MAPS.items():
 
             def fitted(other, q, k, v, kind=kind, n=n):

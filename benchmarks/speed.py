@@ -414,61 +414,6 @@ def measure_training(rounds):
     judge(what, times["packed"], times["whole"], 2, at_most=True)
 
 
-def measure_local(rounds):
-    """Local attention of torch against exact attention, and a step against a loop over keys."""
-    try:
-        import torch
-    except ImportError:
-        note("torch is not installed: local attention is not measured")
-        return
-    from skrf.torch import LocalAttention
-
-    exact = torch.nn.functional.scaled_dot_product_attention
-    parts = torch.randn(3, 1, 8, 4096, 64, generator=torch.Generator().manual_seed(0))
-    gradient = torch.randn(1, 8, 4096, 64)
-    for is_causal, bounds in ((True, (0.55, 0.45)), (False, (0.5, 1.0))):
-        name = "causal" if is_causal else "bidirectional"
-        calls = {"exact": partial(exact, is_causal=is_causal)}
-        calls["ours"] = LocalAttention(is_causal=is_causal)
-
-        def forward(call):
-            with torch.no_grad():
-                call(*parts)
-
-        def both(call):
-            given = [part.detach().requires_grad_() for part in parts]
-            torch.autograd.grad(call(*given), given, gradient)
-
-        for what, run, bound in zip(("", " and backward"), (forward, both), bounds, strict=True):
-            methods = {key: partial(run, call) for key, call in calls.items()}
-            times = alternate(methods, max(rounds // 3, 3))
-            what = f"local attention forward{what}, {name}, L = 4,096: ours / exact"
-            judge(what, times["ours"], times["exact"], bound, at_most=True)
-
-    attend = LocalAttention(is_causal=True)
-    n_units, n_steps = 256, 256
-    with torch.no_grad():
-        _, state = attend.step(*(part[:, :, :-n_steps] for part in parts), attend.init_state())
-        q, k, v = (part[:, :, -n_steps:].split(1, dim=2) for part in parts)
-
-        def ours(state=state):
-            for now in zip(q, k, v, strict=True):
-                _, state = attend.step(*now, state)
-
-        def plain():
-            keys, values = (part[:, :, -n_steps - n_units : -n_steps] for part in parts[1:])
-            for query, key, value in zip(q, k, v, strict=True):
-                keys = torch.cat([keys[:, :, 1:], key], dim=2)
-                values = torch.cat([values[:, :, 1:], value], dim=2)
-                logs = (query / 8) @ keys.mT
-                weights = torch.exp(logs - logs.amax(dim=-1, keepdim=True))
-                (weights @ values) / weights.sum(dim=-1, keepdim=True)
-
-        times = alternate({"ours": ours, "plain": plain}, max(rounds // 3, 3))
-    name = "a step of local attention: ours / a plain loop over as many keys"
-    judge(name, times["ours"], times["plain"], 4, at_most=True)
-
-
 def measure_masks(rounds):
     """Masked attention against the floor of the transforms alone, and against dense masks."""
     import numpy as np
@@ -686,7 +631,6 @@ PARTS = {
     "masks": measure_masks,
     "step": measure_step,
     "training": measure_training,
-    "local": measure_local,
     "regression": measure_regression,
     "search": measure_search,
     "start": measure_start,

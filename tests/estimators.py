@@ -49,8 +49,8 @@ def _attention():
     return model, {"__call__": (X, Y, Y[:, :2])}
 
 
-def _local_attention():
-    model = attention.LocalAttention(3, 2, 1, block=2, causal=True).fit(X, X)
+def _window_attention():
+    model = attention.WindowAttention(3, 2)
     return model, {"__call__": (X, X, X[:, :2])}
 
 
@@ -109,7 +109,7 @@ ESTIMATORS = {
     **{kind.__name__: partial(_machine, kind) for kind in _MACHINES},
     "KernelRegressor-exact": partial(_predictor, skrf.KernelRegressor, "exact"),
     "ApproxKernelAttention": _attention,
-    "LocalAttention": _local_attention,
+    "WindowAttention": _window_attention,
     "KernelSampler": _sampler,
     "KernelHMM": partial(_hmm, "local"),
     "KernelHMM-global": partial(_hmm, "global"),

@@ -25,8 +25,7 @@ from skrf import KernelRegressionClassifier, KernelRegressor, OptimalPositiveRF,
 from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
-    LocalAttention,
-    ToeplitzMask,
+    WindowAttention,
     exact_attention,
 )
 
@@ -338,24 +337,17 @@ def test_attention(library, causal):
         library.assert_same(out, expected, arrays[0], **said)
 
 
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_local_attention(library, causal, dtype):
+def test_window_attention(library, dtype):
     *parts, padding = inputs(0.5, dtype)
-    sizes = (20, 6, 1) if causal else (30, 6, 3)
-    attention = LocalAttention(*sizes, block=8, causal=causal)
+    attention = WindowAttention(20)
     compare(library, attention, parts, padding, dtype)
     arrays = [library.array(values) for values in parts]
-    compare(library, attention.fit(*arrays[:2]), parts, padding, dtype)
-    if not causal:
-        return
-    decayed = LocalAttention(*sizes, block=8, causal=True, mask=ToeplitzMask.decay(0.1))
-    compare(library, decayed, parts, padding, dtype)
     expected, state = attention(*parts), attention.init_state()
     for some in (slice(0, 60), slice(60, 61), slice(61, 62), slice(62, 150)):
         out, state = attention.step(*(array[..., some, :] for array in arrays), state)
         library.assert_same(out, expected[..., some, :], arrays[0], **TOLERANCE[dtype])
-    assert state.select([0]).recent.shape[0] == 1
+    assert state.select([0]).rows.shape[0] == 1
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -352,7 +352,7 @@ def test_statistics_come_from_the_fit_or_nowhere():
     pooled = clone(MAPS["asymmetric"]).set_params(kernel="softmax", sigma=D**-0.25)
     pooled.fit(q[:, 2:].reshape(-1, D), keys=k[:, 1].reshape(-1, D))
     assert_allclose(second.rho_, pooled.rho_, rtol=1e-12)
-    with pytest.raises(ValueError, match="fitted to 2 of width 6"):
+    with pytest.raises(ValueError, match="q has 1 heads and k 1 .* fitted to 4 heads of q and 2"):
         causal(q[:, :1], k[:, :1], v[:, :1])
 
 

@@ -10,8 +10,8 @@ from skrf import OptimalPositiveRF, RFFSampler
 from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
-    LocalAttention,
     ToeplitzMask,
+    WindowAttention,
     exact_attention,
 )
 
@@ -23,7 +23,6 @@ N = 40
 RNG = np.random.default_rng(0)
 DECAY = ToeplitzMask.decay(0.1)
 MAP = OptimalPositiveRF(8, random_state=0)
-SIZES = {True: (8, 3, 1), False: (12, 3, 2)}  # less than N units
 GATES = torch.tensor(-RNG.exponential(size=(1, N)))
 
 
@@ -35,10 +34,6 @@ def frozen(feature_map=MAP, **options):
     """Return an operator whose statistics, which are constants, are not those of the call."""
     q, k = RNG.normal(size=(2, N, 3)), RNG.normal(size=(1, N, 3))
     return features(feature_map, **options).fit(q, k)
-
-
-def local(causal, **options):
-    return LocalAttention(*SIZES[causal], block=4, causal=causal, **options)
 
 
 def gated(operator):
@@ -73,7 +68,7 @@ def module(kind, *args, **options):
     return getattr(skrf.torch, kind)(*args, **options)
 
 
-CAUSAL, BOTH = {"is_causal": True}, {"is_causal": False}
+CAUSAL = {"is_causal": True}
 OPERATORS = {
     "exact_attention": exact(),
     "exact_attention, causal": exact(causal=True),
@@ -89,17 +84,11 @@ OPERATORS = {
     "ApproxKernelAttention, gated": gated(features(causal=True)),
     "ApproxKernelAttention.attention_matrix": matrix_of(frozen()),
     "ApproxKernelAttention.step": steps(features(causal=True)),
-    "LocalAttention": local(False),
-    "LocalAttention, causal": local(True),
-    "LocalAttention, decaying": local(True, mask=DECAY),
-    "LocalAttention.attention_matrix": matrix_of(local(True)),
-    "LocalAttention.step": steps(local(True)),
+    "WindowAttention": WindowAttention(8, 2),
+    "WindowAttention.step": steps(WindowAttention(8, 2)),
     "torch.RandomFeatureAttention": module("RandomFeatureAttention", MAP).fit(*FIT),
     "torch.RandomFeatureAttention, causal": module("RandomFeatureAttention", MAP, **CAUSAL),
     "torch.RandomFeatureAttention.step": steps(module("RandomFeatureAttention", MAP, **CAUSAL)),
-    "torch.LocalAttention": module("LocalAttention", *SIZES[False], block=4, **BOTH),
-    "torch.LocalAttention, causal": module("LocalAttention", *SIZES[True], block=4, **CAUSAL),
-    "torch.LocalAttention.step": steps(module("LocalAttention", *SIZES[True], block=4, **CAUSAL)),
 }
 operators = pytest.mark.parametrize("name", OPERATORS)
 pytestmark = pytest.mark.filterwarnings(

@@ -17,7 +17,6 @@ from skrf import OptimalPositiveRF
 from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
-    LocalAttention,
     ToeplitzMask,
     exact_attention,
 )
@@ -653,7 +652,6 @@ def test_masks_keep_copies():
     ]
     before = [copy.deepcopy(vars(mask)) for mask in masks]
     operators = [ApproxKernelAttention(causal=True, mask=m, random_state=0) for m in masks[:3]]
-    operators.append(LocalAttention(causal=True, mask=masks[0]))
     outs = [operator(q, k, v) for operator in operators]
     for array in (rates, weights, offsets):
         array *= np.arange(len(array))  # which is not read-only

@@ -11,7 +11,6 @@ from skrf.attention import (
     ApproxKernelAttention,
     DecayMask,
     GeneralizedMap,
-    LocalAttention,
     ToeplitzMask,
     exact_attention,
 )
@@ -115,8 +114,6 @@ def test_a_sum_of_exponentials_is_a_toeplitz_mask(name, case):
 def test_keys_without_leading_axes_are_one_head(rate):
     mask = ToeplitzMask.decay(*(rate if isinstance(rate, tuple) else [rate]))
     operators = [ApproxKernelAttention(MAPS["optimal"], causal=True, mask=mask)]
-    if mask.weights is None:
-        operators.append(LocalAttention(8, 4, causal=True, mask=mask))
     q, k, v = Q[0, 0], K[0, 0], V[0, 0]
     for operator in operators:
         assert_array_equal(operator(q, k, v), operator(q[None], k[None], v[None])[0])
@@ -311,13 +308,10 @@ def check_diagnosis(operator, n_keys):
         assert_allclose(errors[found], error, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "is_local"), [*((name, False) for name in DECAYS), ("one", True), ("heads", True)]
-)
-def test_diagnoses_know_decays(name, is_local):
+@pytest.mark.parametrize("name", DECAYS)
+def test_diagnoses_know_decays(name):
     params = {"causal": True, "mask": DECAYS[name]}
-    local = LocalAttention(8, 4, 1, block=4, **params)
-    check_diagnosis(local if is_local else ApproxKernelAttention(MAPS["optimal"], **params), 64)
+    check_diagnosis(ApproxKernelAttention(MAPS["optimal"], **params), 64)
 
 
 def test_diagnoses_of_the_last_queries_know_sums_of_decays():
@@ -451,7 +445,7 @@ def test_a_gate_of_0_forgets_the_past_in_torch(name, sizes):
 
 def test_a_mask_may_be_a_function_that_returns_a_decay():
     torch = pytest.importorskip("torch")
-    from skrf.torch import LocalAttention, RandomFeatureAttention
+    from skrf.torch import RandomFeatureAttention
 
     log_rate = torch.zeros(2, requires_grad=True)
     module = RandomFeatureAttention(
@@ -470,5 +464,3 @@ def test_a_mask_may_be_a_function_that_returns_a_decay():
         trained.mask_rate -= 1.0
     with pytest.raises(ValueError, match="rate must be finite and >= 0"):
         trained(q, k, v)
-    with pytest.raises(ValueError, match="LocalAttention has no gates"):
-        LocalAttention(is_causal=True)(q, k, v, log_gates=torch.zeros(20))

@@ -8,8 +8,8 @@ from skrf import DenseExponentialRF, OptimalPositiveRF, PositiveRF, RFFSampler
 from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
-    LocalAttention,
     ToeplitzMask,
+    WindowAttention,
     exact_attention,
     merge_attention,
 )
@@ -190,10 +190,11 @@ def test_it_is_in_float32_for_short_floats():
 
     feature_map = OptimalPositiveRF(16)
     module = skrf.torch.RandomFeatureAttention(feature_map, is_causal=True, random_state=0)
-    calls = exact_attention, ApproxKernelAttention(feature_map, random_state=0), LocalAttention()
+    approximate = ApproxKernelAttention(feature_map, random_state=0)
+    calls = exact_attention, approximate, WindowAttention(9), module
     for dtype in (torch.float16, torch.bfloat16):
         parts = [torch.tensor(x)[None].to(dtype) for x in draw()]
-        for call in (*calls, module, skrf.torch.LocalAttention(is_causal=True)):
+        for call in calls:
             out, lse = call(*parts, return_lse=True)
             assert out.dtype == dtype and lse.dtype == torch.float32
             out, lse = merge_attention([out], [lse])
@@ -215,38 +216,7 @@ def test_features_with_signs_have_none(feature_map):
         operator.step(q, k, v, operator.init_state(), return_lse=True)
 
 
-@pytest.mark.parametrize("mask", [None, ToeplitzMask.decay(0.05)])
-@pytest.mark.parametrize("is_padded", [False, True])
-def test_local_attention_has_the_normaliser_of_its_softmax(mask, is_padded):
-    """That of all keys where all are exact; beyond, summaries are lower bounds."""
-    q, k, v = draw(n=100) / 2
-    padding = np.random.default_rng(3).random((2, 100)) < 0.3 if is_padded else None
-    options = {"key_padding_mask": padding}
-    _, exact = exact_attention(q, k, v, causal=True, mask=mask, return_lse=True, **options)
-    hidden = np.zeros((2, 100), bool) if padding is None else padding
-    whole = LocalAttention(causal=True, mask=mask)
-    part = LocalAttention(16, 4, 1, block=8, causal=True, mask=mask)
-    _, lse = whole(q, k, v, return_lse=True, **options)
-    assert_allclose(lse[~hidden], exact[~hidden], atol=1e-12)
-    assert np.isneginf(lse[hidden]).all()
-    _, lse = part(q, k, v, return_lse=True, **options)
-    assert (lse[~hidden] < exact[~hidden] + 1e-12).all()
-    assert_allclose(lse[~hidden], exact[~hidden], atol=0.1)
-    state, found = part.init_state(), []
-    for start in range(0, 100, 9):
-        own = [x[:, start : start + 9] for x in (q, k, v)]
-        hidden_here = None if padding is None else padding[:, start : start + 9]
-        _, logs, state = part.step(*own, state, key_padding_mask=hidden_here, return_lse=True)
-        found.append(logs)
-    assert_allclose(np.concatenate(found, axis=-1), lse, atol=1e-12)
-    if mask is None:
-        around = LocalAttention(24, 4, 3, block=8)
-        _, exact = exact_attention(q, k, v, return_lse=True, **options)
-        _, lse = around(q, k, v, return_lse=True, **options)
-        assert_allclose(lse[~hidden], exact[~hidden], atol=0.1)
-
-
-@pytest.mark.parametrize("kind", ["features", "causal features", "local", "causal local", "exact"])
+@pytest.mark.parametrize("kind", ["features", "causal features", "window", "exact"])
 def test_gradients_flow_through_it(kind):
     torch = pytest.importorskip("torch")
     import skrf.torch
@@ -256,10 +226,8 @@ def test_gradients_flow_through_it(kind):
     causal = kind.startswith("causal")
     if kind == "exact":
         call = exact_attention
-    elif kind.endswith("local"):
-        sizes = (4, 2, 1) if causal else (6, 1, 1)
-        # Fitted, because statistics of calls count as constants.
-        call = skrf.torch.LocalAttention(*sizes, block=2, is_causal=causal).fit(q, k)
+    elif kind == "window":
+        call = WindowAttention(4, 2)
     else:
         call = skrf.torch.RandomFeatureAttention(
             OptimalPositiveRF(8), is_causal=causal, random_state=0
@@ -308,3 +276,14 @@ def test_chunks_of_a_loss_may_use_it():
     gradients = [torch.autograd.grad(loss, list(mix.parameters())) for loss in losses]
     for one, other in zip(*gradients, strict=True):
         assert_allclose(one, other, rtol=1e-9)
+
+
+def test_a_part_without_keys_may_have_any_output():
+    out = np.random.default_rng(0).normal(size=(2, 5, WIDTH))
+    empty, lse = np.full_like(out, np.nan), np.full((2, 5), -np.inf)
+    merged, total = merge_attention([empty, out], [lse, np.zeros((2, 5))])
+    assert_allclose(merged, out, rtol=0, atol=0)
+    assert_allclose(total, 0)
+    neither, total = merge_attention([empty, empty], [lse, lse])
+    assert (neither == 0).all()
+    assert (total == -np.inf).all()

@@ -8,8 +8,8 @@ from skrf import OptimalPositiveRF
 from skrf.attention import (
     ApproxKernelAttention,
     GeneralizedMap,
-    LocalAttention,
     ToeplitzMask,
+    WindowAttention,
     compare_attention,
     exact_attention,
 )
@@ -28,7 +28,6 @@ MAP = OptimalPositiveRF(24, random_state=0)
 RELU = GeneralizedMap(24, epsilon=0.1, random_state=0)
 ONE, EACH = ToeplitzMask.decay(0.3), ToeplitzMask.decay([0.5, 0.01])
 SUM = ToeplitzMask.decay([0.5, 0.01], [1.0, 3.0])
-SMALL = {"window": 12, "n_heavy": 4, "block": 4}
 FEATURES = {
     "nothing": (MAP, None),
     "gates": (MAP, None),
@@ -37,19 +36,12 @@ FEATURES = {
     "a decay per head and gates": (MAP, EACH),
     "a sum of decays and gates": (RELU, SUM),
 }
-LOCAL = {"": None, ", decaying": EACH}
 pytestmark = pytest.mark.filterwarnings("ignore:Random features have collapsed")
 STREAMS = {
     f"features with {name}": ApproxKernelAttention(feature_map, causal=True, mask=mask)
     for name, (feature_map, mask) in FEATURES.items()
 }
-STREAMS |= {
-    f"local{name}": LocalAttention(**SMALL, causal=True, mask=mask) for name, mask in LOCAL.items()
-}
-STREAMS |= {
-    f"local{name}, fitted": LocalAttention(**SMALL, causal=True, mask=mask).fit(Q, K)
-    for name, mask in LOCAL.items()
-}
+STREAMS["a window"] = WindowAttention(12)
 
 
 def options_of(name, rows=slice(None), at=slice(None)):
@@ -98,7 +90,6 @@ def test_streams(name, cut):
 @pytest.mark.parametrize("name", STREAMS)
 def test_streams_of_modules(name, cut):
     torch = pytest.importorskip("torch")
-    from skrf.torch import LocalAttention as Local
     from skrf.torch import RandomFeatureAttention
 
     operator = STREAMS[name]
@@ -106,9 +97,7 @@ def test_streams_of_modules(name, cut):
         feature_map = operator.feature_map
         module = RandomFeatureAttention(feature_map, is_causal=True, mask=operator.mask)
     else:
-        module = Local(**SMALL, is_causal=True, mask=operator.mask)
-        if name.endswith("fitted"):
-            module.fit(torch.tensor(Q), torch.tensor(K))
+        module = operator
 
     def call(*parts, **options):
         options = {key: torch.tensor(part) for key, part in options.items()}
@@ -120,8 +109,6 @@ def test_streams_of_modules(name, cut):
 
 
 WHOLE = {
-    "local": LocalAttention(24, 4, 2, block=4),
-    "local, fitted": LocalAttention(24, 4, 2, block=4).fit(Q, K),
     "features": ApproxKernelAttention(MAP),
     "exact": exact_attention,
 }
@@ -142,9 +129,7 @@ def test_exact_attention_with_decays(mask):
 
 
 @pytest.mark.parametrize("n_queries", [1, 33])
-@pytest.mark.parametrize(
-    "name", [name for name in STREAMS if name not in ("local", "local, decaying")]
-)
+@pytest.mark.parametrize("name", STREAMS)
 def test_fewer_queries(name, n_queries):
     expected = expected_of(STREAMS[name], name)
     out = STREAMS[name](Q[:, :, -n_queries:], K, V, key_padding_mask=HIDDEN, **options_of(name))
@@ -171,19 +156,17 @@ def test_what_padding_holds_is_never_read():
             Q, k, v, **options
         ),
         "partial": lambda k, v: (
-            LocalAttention(**SMALL, causal=True)
+            ApproxKernelAttention(MAP, causal=True)
             .fit(Q, k, **options)
             .partial_fit(Q, k, **options)(Q, k, v, **options)
         ),
         "diagnose": lambda k, v: np.array(
-            LocalAttention(**SMALL, causal=True).diagnose(Q, k, v, **options).relative_error
+            ApproxKernelAttention(MAP, causal=True).diagnose(Q, k, v, **options).relative_error
         ),
         "compare": lambda k, v: np.array(
             [
                 row.error
-                for row in compare_attention(
-                    Q, k, v, {"local": LocalAttention(**SMALL, causal=True)}, **options
-                )
+                for row in compare_attention(Q, k, v, {"window": WindowAttention(12)}, **options)
             ]
         ),
     }
@@ -192,7 +175,7 @@ def test_what_padding_holds_is_never_read():
 
 
 def test_padding_may_have_axes_for_heads_and_queries():
-    for call in (exact_attention, ApproxKernelAttention(MAP), LocalAttention()):
+    for call in (exact_attention, ApproxKernelAttention(MAP), WindowAttention(12)):
         expected = call(Q, K, V, key_padding_mask=HIDDEN)
         assert_allclose(call(Q, K, V, key_padding_mask=HIDDEN[:, None, None]), expected, rtol=0)
         with pytest.raises(TypeError, match="attention_mask == 0"):

@@ -126,7 +126,7 @@ def test_readme_is_short(front):
 
 # Most words of prose and tables; measured detail belongs to the pages of benchmarks.
 LENGTHS = {
-    **dict.fromkeys(("attention", "local_attention", "masks", "streams", "graphical", "hmm"), 900),
+    **dict.fromkeys(("attention", "masks", "streams", "graphical", "hmm"), 900),
     **dict.fromkeys(("torch", "fitted"), 1200),
 }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skrf import OptimalPositiveRF
-from skrf.attention import ApproxKernelAttention, LocalAttention
+from skrf.attention import ApproxKernelAttention
 
 
 def draw(seed=0, n=40):
@@ -21,14 +21,6 @@ OPERATORS = {
     "draw": (lambda: features(0), lambda: features(1)),
     "scale": (lambda: features(0), lambda: features(0, scale=1.0)),
     "fit": (lambda: features(0).fit(*draw()[:2]), lambda: features(0).fit(*2 * draw()[:2])),
-    "local fit": (
-        lambda: LocalAttention(8, 4, 1, block=8, causal=True).fit(*draw()[:2]),
-        lambda: LocalAttention(8, 4, 1, block=8, causal=True).fit(*2 * draw()[:2]),
-    ),
-    "local scale": (
-        lambda: LocalAttention(8, 4, 1, block=8, causal=True),
-        lambda: LocalAttention(8, 4, 1, block=8, causal=True, scale=1.0),
-    ),
 }
 
 
@@ -44,7 +36,7 @@ def test_a_state_is_read_by_its_maker_and_its_equals_alone(kind):
         make_other().step(q, k, v, state)
 
 
-@pytest.mark.parametrize("kind", ["draw", "local scale"])
+@pytest.mark.parametrize("kind", ["draw", "scale"])
 def test_entries_are_chosen_by_numbers(kind):
     q, k, v = draw()
     operator = OPERATORS[kind][0]()
@@ -58,24 +50,21 @@ def test_modules_name_what_they_cannot_serve():
     import skrf.torch
 
     q, k, v = torch.tensor(draw(), dtype=torch.float32)
-    modules = (
-        skrf.torch.RandomFeatureAttention(OptimalPositiveRF(16), is_causal=True, random_state=0),
-        skrf.torch.LocalAttention(8, 4, 1, block=8, is_causal=True),
+    module = skrf.torch.RandomFeatureAttention(
+        OptimalPositiveRF(16), is_causal=True, random_state=0
     )
-    for module in modules:
-        with pytest.raises(TypeError, match="query must be a dense tensor"):
-            module(q.to_sparse(), k, v)
-        nested = torch.nested.nested_tensor([*q], layout=torch.jagged)
-        with pytest.raises(TypeError, match="key must be a dense tensor, got a nested tensor"):
-            module(q, nested, v)
-        rows = q.clone().requires_grad_()
-        out = module(rows, k, v)
-        with pytest.raises(NotImplementedError, match="is_grads_batched=True"):
-            torch.autograd.grad(out, rows, torch.stack([out, out]), is_grads_batched=True)
-        _, state = module.step(q, k, v, module.init_state())
-        with pytest.raises(TypeError, match="indices must be integers"):
-            state.select(torch.tensor([True, False]))
-    module = modules[0]
+    with pytest.raises(TypeError, match="query must be a dense tensor"):
+        module(q.to_sparse(), k, v)
+    nested = torch.nested.nested_tensor([*q], layout=torch.jagged)
+    with pytest.raises(TypeError, match="key must be a dense tensor, got a nested tensor"):
+        module(q, nested, v)
+    rows = q.clone().requires_grad_()
+    out = module(rows, k, v)
+    with pytest.raises(NotImplementedError, match="is_grads_batched=True"):
+        torch.autograd.grad(out, rows, torch.stack([out, out]), is_grads_batched=True)
+    _, state = module.step(q, k, v, module.init_state())
+    with pytest.raises(TypeError, match="indices must be integers"):
+        state.select(torch.tensor([True, False]))
     short = [part.to(torch.float8_e4m3fn) for part in (q, k, v)]
     assert module(*short).dtype == torch.float32
     _, state = module.step(q, k, v, module.init_state())

@@ -7,7 +7,7 @@ from skrf.attention import GeneralizedMap, ToeplitzMask
 
 torch = pytest.importorskip("torch")
 
-from skrf.torch import LocalAttention, RandomFeatureAttention  # noqa: E402 (needs torch)
+from skrf.torch import RandomFeatureAttention  # noqa: E402 (needs torch)
 
 pytestmark = pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
 MAPS = {
@@ -128,14 +128,13 @@ def test_what_it_cannot_serve_is_named():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("kind", ["features", "unfitted", "signed", "local"])
+@pytest.mark.parametrize("kind", ["features", "unfitted", "signed"])
 def test_modules_that_read_their_inputs_name_what_they_cannot_serve(kind):
     q, k, v = parts = draw()
     attend = {
         "features": lambda: module(True, check_values=True),
         "unfitted": lambda: module(False, check_values=True),
         "signed": lambda: module(False, RFFSampler(16), check_values=True).fit(*parts),
-        "local": lambda: LocalAttention(is_causal=True),
     }[kind]()
     for call, what in (
         (lambda: torch.jit.trace(attend, (q, k, v)), "torch.jit.trace"),
@@ -148,3 +147,12 @@ def test_modules_that_read_their_inputs_name_what_they_cannot_serve(kind):
     ):
         with pytest.raises(RuntimeError, match=f"cannot serve.*{what}"):
             call()
+
+
+def test_keys_beyond_the_limit_of_exponents_are_seen_in_the_output():
+    parts = draw()
+    parts[1][:, :, :100] *= 40
+    with torch.no_grad():
+        expected, out = (module(True, check_values=check)(*parts) for check in (True, False))
+    assert expected.isfinite().all()
+    assert not out.isfinite().all()

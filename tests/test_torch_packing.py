@@ -7,7 +7,7 @@ from skrf.attention import GeneralizedMap, ToeplitzMask
 
 torch = pytest.importorskip("torch")
 
-from skrf.torch import LocalAttention, RandomFeatureAttention  # noqa: E402 (needs torch)
+from skrf.torch import RandomFeatureAttention  # noqa: E402 (needs torch)
 
 pytestmark = pytest.mark.filterwarnings("ignore::skrf.exceptions.FeatureCollapseWarning")
 LENGTHS = [3, 0, 1, 50, 17, 0, 130, 2, 40]
@@ -85,5 +85,3 @@ def test_what_does_not_fit_is_named():
     masked = RandomFeatureAttention(is_causal=True, mask=ToeplitzMask.decay(0.1), random_state=0)
     with pytest.raises(ValueError, match="whose mask is None"):
         masked(q, k, v, cu_seqlens=EDGES)
-    with pytest.raises(ValueError, match="only RandomFeatureAttention"):
-        LocalAttention(is_causal=True)(q, k, v, cu_seqlens=EDGES)

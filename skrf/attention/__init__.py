@@ -5,10 +5,10 @@ from ._state import AttentionState
 from .compare import AttentionComparison, AttentionTable, compare_attention
 from .exact import exact_attention
 from .generalized import GeneralizedMap
-from .local import LocalAttention, LocalState
 from .masks import DecayMask, ToeplitzMask
 from .merging import merge_attention
 from .operator import ApproxKernelAttention
+from .window import WindowAttention, WindowState
 
 __all__ = [
     "ApproxKernelAttention",
@@ -18,9 +18,9 @@ __all__ = [
     "AttentionTable",
     "DecayMask",
     "GeneralizedMap",
-    "LocalAttention",
-    "LocalState",
     "ToeplitzMask",
+    "WindowAttention",
+    "WindowState",
     "compare_attention",
     "exact_attention",
     "merge_attention",

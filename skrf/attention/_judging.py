@@ -33,7 +33,7 @@ _LOOKED_AT = 16  # queries per head whose effective number of features is counte
 
 @dataclass(frozen=True)
 class AttentionDiagnosis:
-    """Result of `ApproxKernelAttention.diagnose` and `LocalAttention.diagnose`.
+    """Result of `ApproxKernelAttention.diagnose`.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def warn_of_collapse(distances):
         warnings.warn(
             "Random features have collapsed: at a few queries the relative error of the output is "
             f"{error / size:.2g}, and that of the mean of the values is {of_mean / size:.2g}. Try "
-            "alternatives on your inputs with compare_attention: LocalAttention (for trained "
+            "alternatives on your inputs with compare_attention: WindowAttention (for trained "
             "models), more features, or a fitted AdaptiveRF(asymmetric=True). If none of them "
             "beats the mean of the values, use exact attention.",
             FeatureCollapseWarning,

@@ -1,6 +1,7 @@
 """The state of streaming attention between calls: arrays of a fixed size."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -10,8 +11,52 @@ from .._sums import Sums
 from .._typing import Array
 
 
+class State:
+    """Base of the states of streaming attention: a dataclass whose first field is None at first."""
+
+    def select(self, indices: Array) -> Self:
+        """Return the state of some entries of the batch (first axis), for example in a beam search.
+
+        Parameters
+        ----------
+        indices : array-like of int
+            The entries, which may repeat.
+
+        Returns
+        -------
+        AttentionState or WindowState
+            The state of these entries.
+        """
+        first, *_ = self.arrays().values() or [None]
+        if first is None:
+            return self
+        if first.ndim < 3:
+            raise ValueError("select needs a batch, but the keys had no leading axis.")
+        rows = checked_indices(indices)
+        return self.mapped(lambda array: take(array, rows))
+
+    def arrays(self) -> dict:
+        """Return the arrays of the state by name; none before the first step."""
+        return {name: x for name, x in vars(self).items() if hasattr(x, "shape")}
+
+    def mapped(self, function: Callable) -> Self:
+        """Return the state with a function of its arrays."""
+        return replace(self, **{name: function(x) for name, x in self.arrays().items()})
+
+    def check_fits(self, k: Array, shape: tuple[int, ...]) -> None:
+        """Raise unless the first array has the library of the keys k and a shape but its rows."""
+        name, array = next(iter(self.arrays().items()))
+        xp, own = namespace(array), (*array.shape[:-2], array.shape[-1])
+        if own != shape or xp is not namespace(k):
+            raise ValueError(
+                "state must come from earlier positions of the same inputs: without its axis of "
+                f"rows, {name} has the shape {own} in {xp.__name__}, these need {shape} in "
+                f"{namespace(k).__name__}."
+            )
+
+
 @dataclass(frozen=True, eq=False)
-class AttentionState:
+class AttentionState(State):
     """State of streaming attention, made by `ApproxKernelAttention.init_state`.
 
     For feature f of a key head, the sum over all earlier keys of the feature times ``[1, values]``
@@ -59,27 +104,6 @@ class AttentionState:
     width: int | None = None
     is_double: bool = False
     maker: tuple[float, ...] = ()
-
-    def select(self, indices: Array) -> Self:
-        """Return the state of some entries of the batch (first axis), for example in a beam search.
-
-        Parameters
-        ----------
-        indices : array-like of int
-            The entries, which may repeat.
-
-        Returns
-        -------
-        AttentionState
-            The state of these entries.
-        """
-        if self.sums is None:
-            return self
-        if self.sums.ndim < 3:
-            raise ValueError("select needs a batch, but the keys had no leading axis.")
-        rows = checked_indices(indices)
-        parts = (take(array, rows) for array in (self.sums, self.log_scale))
-        return type(self)(*parts, self.width, self.is_double, self.maker)
 
 
 def checked_indices(indices):

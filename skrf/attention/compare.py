@@ -92,7 +92,7 @@ def compare_attention(
     q, k, v : array-like of shape (..., L, d), (..., S, d), (..., S, e)
         Queries, keys and values, as in `exact_attention`.
     operators : dict of str to callable
-        Operators by name, such as `ApproxKernelAttention`, `LocalAttention` and the modules of
+        Operators by name, such as `ApproxKernelAttention`, `WindowAttention` and the modules of
         `skrf.torch`. They are called with q, k and v, and with `key_padding_mask` if it is given.
     causal : bool, default=None
         Whether position i of exact attention attends only to positions up to i. None takes it from
@@ -121,7 +121,7 @@ def compare_attention(
 
     See Also
     --------
-    LocalAttention : For models that were trained with exact attention.
+    WindowAttention : For models that were trained with exact attention.
     ApproxKernelAttention.diagnose : The error of one operator, on inputs of any length.
 
     Examples

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._arrays import cast, namespace
+from .._arrays import cast, like, namespace
 from .._sums import exp_and_max
 from .._typing import Array, Result
 from ._groups import log_weights
@@ -42,7 +42,7 @@ def merge_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Re
     --------
     exact_attention : Its results merge exactly.
     ApproxKernelAttention : Its results merge exactly if both calls have one draw and one fit.
-    LocalAttention : Parts of a text merge to the softmax over all their keys and summaries.
+    WindowAttention : Its results merge with attention to the keys that it leaves out.
 
     Notes
     -----
@@ -99,5 +99,7 @@ def merge_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Re
     lse = log_weights(total[..., 0], level[..., 0])
     shares, out = weights / xp.where(total == 0, xp.ones_like(total), total), 0.0
     for i in range(n):
-        out = out + shares[..., i][..., None] * cast(outputs[i], xp.float64)
+        share, own = shares[..., i][..., None], cast(outputs[i], xp.float64)
+        # What an operator returns without any key may be NaN, as in torch: its weight is 0.
+        out = out + share * xp.where(share == 0, like(0.0, own), own)
     return cast(out, dtype), cast(lse, lses[0].dtype)

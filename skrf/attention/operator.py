@@ -277,8 +277,8 @@ class ApproxKernelAttention(EstimatorBase):
             shape = _shape_of_fit(inputs)
             if shape != self._fitted_shape:
                 raise ValueError(
-                    "k has {1} heads of width {0} for {2} of q, but the operator was fitted to {4} "
-                    "of width {3} for {5}.".format(*shape, *self._fitted_shape)
+                    "q has {2} heads and k {1} of width {0}, but the operator was fitted to {5} "
+                    "heads of q and {4} of k of width {3}.".format(*shape, *self._fitted_shape)
                 )
             if prototype is not self._fitted_prototype:
                 raise ValueError(

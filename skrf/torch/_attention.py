@@ -155,7 +155,7 @@ class Attention(nn.Module):
 
         Returns
         -------
-        StreamState or LocalStreamState
+        StreamState
             A state that has seen no key.
 
         Raises
@@ -211,7 +211,7 @@ class Attention(nn.Module):
         ----------
         query, key, value : Tensor of shape (batch, heads, n, width), and (batch, heads, n, e)
             The next n positions.
-        state : StreamState or LocalStreamState
+        state : StreamState
             From `init_state` or the previous step; it is not changed.
         key_padding_mask : Tensor of bool of shape (batch, n), default=None
             True where a key is padding and ignored.
@@ -226,7 +226,7 @@ class Attention(nn.Module):
             Attention of these positions to all positions so far.
         lse : Tensor of shape (batch, heads, n)
             With `return_lse`: as in a call.
-        state : StreamState or LocalStreamState
+        state : StreamState
             The state after them.
 
         Raises

@@ -22,8 +22,8 @@ def chunked_loss(
     """Return the loss of a sequence, with gradients that are computed chunk by chunk.
 
     The loss and its gradients are those of the whole sequence, but activations are held for only
-    one chunk at a time. Causal `RandomFeatureAttention` and `LocalAttention` modules carry a state
-    from chunk to chunk. The backward pass goes through the chunks from last to first and recomputes
+    one chunk at a time. Causal `RandomFeatureAttention` modules carry a state from chunk to
+    chunk. The backward pass goes through the chunks from last to first and recomputes
     each of them.
 
     Parameters
@@ -109,9 +109,7 @@ def _attentions(modules):
     for module in modules:
         found.update((part, None) for part in module.modules() if isinstance(part, Attention))
     if not found:
-        raise ValueError(
-            "modules must hold a causal RandomFeatureAttention or LocalAttention, got none."
-        )
+        raise ValueError("modules must hold a causal RandomFeatureAttention, got none.")
     for attention in found:
         if not attention.is_causal:
             raise ValueError(f"modules hold {attention!r}: chunks need is_causal=True.")

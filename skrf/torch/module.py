@@ -84,8 +84,9 @@ class RandomFeatureAttention(Attention):
         ``torch.compile(fullgraph=True)``, ``torch.func``, ``torch.vmap`` and meta tensors. It needs
         a positive map, a fit or `is_causal`, and one call on ordinary tensors before the first
         trace; it allows no masks, padding or gates. Computation is then in float64, and exponents
-        of features may rise by at most 600 over a causal sequence. Steps read their inputs all the
-        same.
+        of features may rise by at most 600 over a causal sequence; beyond, the first outputs are
+        NaN, and nothing is raised: check ``out.isfinite().all()`` once, or call a module that reads
+        its inputs on the longest of yours. Steps read their inputs all the same.
 
     Attributes
     ----------

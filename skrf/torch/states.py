@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch.utils import _pytree
 
-from ..attention import AttentionState, LocalState
+from ..attention import AttentionState
 
 
 class _TensorState:
@@ -26,7 +26,7 @@ class _TensorState:
 
         Returns
         -------
-        StreamState or LocalStreamState
+        StreamState
             The state.
         """
         return self._mapped(torch.Tensor.detach)
@@ -41,7 +41,7 @@ class _TensorState:
 
         Returns
         -------
-        StreamState or LocalStreamState
+        StreamState
             The state.
         """
         moved = self._mapped(lambda tensor: tensor.to(*args, **kwargs))
@@ -99,35 +99,6 @@ class StreamState(_TensorState, AttentionState):
     _carriers = ("sums",)
 
 
-class LocalStreamState(_TensorState, LocalState):
-    """State of local attention, made by `LocalAttention.init_state`.
-
-    Like `StreamState`, it is a pytree of tensors with the batch as the first axis. Gradients flow
-    through it.
-
-    Parameters
-    ----------
-    recent, counts, far, bias, scores, log_weight, first_sums, n_first, sizes, maker : optional
-        As in `skrf.attention.LocalState`.
-
-    See Also
-    --------
-    LocalAttention.step : Returns the next state.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skrf.torch import LocalAttention
-    >>> q, k, v = torch.randn(3, 4, 2, 1, 8, generator=torch.Generator().manual_seed(0))
-    >>> attend = LocalAttention(is_causal=True)
-    >>> out, state = attend.step(q, k, v, attend.init_state())
-    >>> state.select([2, 2, 0]).far.shape
-    torch.Size([3, 2, 1, 16])
-    """
-
-    _carriers = "recent", "far", "bias", "log_weight", "first_sums"
-
-
 def _flatten(state):
     values = {field.name: getattr(state, field.name) for field in fields(state)}
     tensors = state.tensors()
@@ -140,8 +111,7 @@ def _unflatten(tensors, context):
     return kind(**dict(zip(names, tensors, strict=True)), **dict(rest))
 
 
-for _kind in (StreamState, LocalStreamState):
-    _pytree.register_pytree_node(
-        _kind, _flatten, _unflatten, serialized_type_name=f"skrf.torch.{_kind.__name__}"
-    )
-torch.serialization.add_safe_globals([StreamState, LocalStreamState])
+_pytree.register_pytree_node(
+    StreamState, _flatten, _unflatten, serialized_type_name="skrf.torch.StreamState"
+)
+torch.serialization.add_safe_globals([StreamState])
