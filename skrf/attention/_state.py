@@ -1,7 +1,7 @@
 """The state of streaming attention between calls: arrays of a fixed size."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -41,7 +41,8 @@ class State:
 
     def mapped(self, function: Callable) -> Self:
         """Return the state with a function of its arrays."""
-        return replace(self, **{name: function(x) for name, x in self.arrays().items()})
+        arrays = {name: function(x) for name, x in self.arrays().items()}
+        return type(self)(**vars(self) | arrays)
 
     def check_fits(self, k: Array, shape: tuple[int, ...]) -> None:
         """Raise unless the first array has the library of the keys k and a shape but its rows."""
