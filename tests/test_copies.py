@@ -126,7 +126,7 @@ def test_levels_are_counted_once_for_all_copies():
     """A level of two rows is rare, however often the table is repeated."""
     rng = np.random.default_rng(0)
     levels = np.repeat([f"level {k}" for k in range(20)], 2)
-    rows = np.column_stack([levels, rng.normal(size=40)]).astype(object)
+    rows = np.column_stack([levels.astype(object), rng.normal(size=40)])
     y = rng.normal(size=40)
     plain = KernelMachineRegressor(random_state=0).fit(rows, y)
     twice = KernelMachineRegressor(random_state=0).fit(np.vstack([rows, rows]), np.tile(y, 2))

@@ -22,13 +22,14 @@ from .._validation import (
     draw_seed,
     drop_zero_weights,
 )
+from .._warnings import names_of
 from ..features import row_codes
 from .base import score
 from .blend import PairCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
 from .data import check_class_weight, class_factors, codes_of_targets, copy_groups
 from .decide import of_pairs
 from .members import Asked, Half, Kernel, Limits, Trials, judged_member
-from .table import Table, categories_of, comparable, read_columns
+from .table import Table, categories_of, comparable, read_columns, warn_of_text
 
 _AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")
 _FEW = 8  # distinct rows, below which no scales are learned
@@ -199,8 +200,9 @@ class _KernelMachine(EstimatorBase):
         """Return a draft, and what was `Learned`."""
         self._validate_params()
         kernels, draft = self._kernels(), draft_of(self)
-        columns, by_dtype = read_columns(draft, X, reset=True)
+        columns, kinds = read_columns(draft, X, reset=True)
         names = getattr(draft, "feature_names_in_", None)
+        by_dtype = [kind != "number" for kind in kinds]
         are_categories = categories_of(self.categorical_features, by_dtype, names)
         y = draft._checked(columns[0], y)
         places = np.arange(len(columns[0]))[:, None]
@@ -227,6 +229,9 @@ class _KernelMachine(EstimatorBase):
         weights = _weighed(weights, factors)
         targets, codes, problems = draft._asked(y, weights)
         table, encoded = Table.of(columns, are_categories, weights)
+        by_default = isinstance(self.categorical_features, str)
+        are_undeclared = [by_default and kind == "text" for kind in kinds]
+        warn_of_text(columns, are_undeclared, table, names_of(draft, len(columns)).tolist())
         progress = Progress(self.verbose)
         progress(f"{encoded.shape[0]} rows, {encoded.shape[1]} columns of numbers")
         seed = draw_seed(self.random_state)
@@ -297,7 +302,8 @@ class _KernelMachine(EstimatorBase):
 
     def _read(self, X):
         check_is_fitted(self)
-        return read_columns(self, X, reset=False)[0]
+        columns, _ = read_columns(self, X, reset=False)
+        return self._fitted.table.conformed(columns, names_of(self, len(columns)).tolist())
 
     score = score
 

@@ -4,6 +4,8 @@ Numbers are centred, scaled and bent by `SmoothClipScaler`; categories become a 
 per level. Gaps of numbers are filled with the median and marked, those of categories are a level.
 """
 
+import re
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 from numbers import Number
@@ -14,21 +16,38 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 
 from .._arrays import is_array_api
 from .._validation import check_are_numbers, validate_rows
+from .._warnings import warn
 from ..features import SmoothClipScaler
 
 _RARE = 3  # rows of a level, below which it is put together with the others
 _MOST_LEVELS = 128  # with a column of their own
 _RANKS = np.sqrt(12.0)  # times uniform ranks: columns of variance 1
 _GAP = "a missing value"  # the level of a gap; text is kept apart by its type
+_FEW_LEVELS = 12  # of text, up to which numbers and dates may well be names
+_MOST = 0.9  # share of the levels that look like numbers, or of the rows that have their own level
+_SURE = 5  # rows of known levels that are expected before it is said that there are none
+_NAMED = 5  # columns that a warning names
+
+# Numbers as people write them, without spaces and signs of currencies, and dates.
+_UNITS = dict.fromkeys(map(ord, " \t\u00a0\u2009\u202f$€£¥%'"))
+_NUMBER = re.compile(
+    r"(?=.*\d)[-+\u2212]?(\d{1,3}(,\d{3})+|\d{1,3}(\.\d{3})+|\d*)([.,]\d*)?(e[-+]?\d+)?",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"\s*0\d+\s*")  # such as a postcode
+_DATE = re.compile(
+    r"\s*(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{4})([T ]\d{1,2}:\d\d.*)?\s*"
+)
 
 
 # ---------------------------------------------------------------- columns as they are given
 
 
 def read_columns(estimator, X, reset):
-    """Return the columns of a table as arrays, and which hold categories by their dtype.
+    """Return the columns of a table as arrays, and what each holds by its dtype.
 
-    Numbers come as float64 with NaN for gaps; categories as objects with None for gaps.
+    Numbers come as float64 with NaN for gaps; categories as objects with None for gaps. The latter
+    hold "text", or are a "category" that the dtype declares, booleans among them.
     """
     if is_array_api(X):
         raise TypeError(
@@ -44,12 +63,24 @@ def read_columns(estimator, X, reset):
         )
     if not hasattr(X, "columns"):
         array = X if isinstance(X, np.ndarray) else np.array(X, dtype=_dtype_of_lists(X))
-        if array.dtype.kind not in "OUST" or array.ndim != 2 or not array.size:
+        if array.ndim != 2:
+            raise ValueError(
+                f"Expected 2D array for X, got {array.ndim}D array instead. Reshape your data: "
+                "X.reshape(-1, 1) is a single column, X.reshape(1, -1) a single row."
+            )
+        if array.dtype.kind not in "OUST" or not array.size:
             rows = validate_rows(estimator, array, reset=reset, allow_nan=True)
-            return [x.astype(np.float64) for x in rows.T], [False] * rows.shape[1]
+            return [x.astype(np.float64) for x in rows.T], ["number"] * rows.shape[1]
+        check_are_numbers("X", array)  # dates, and masked entries
         _check_n_features(estimator, array, reset=reset)
         _check_feature_names(estimator, array, reset=reset)
         return _read(array.T.astype(object), range(array.shape[1]), [False] * array.shape[1])
+    twice = [name for name, count in Counter(X.columns).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"X must have columns of different names, got {twice[0]!r} more than once: rename the "
+            "columns, or leave copies out."
+        )
     if 0 in X.shape:
         raise ValueError(f"X must have rows and columns, got shape {tuple(X.shape)}.")
     _check_feature_names(estimator, X, reset=reset)
@@ -87,39 +118,43 @@ def _as_objects(column):
 
 
 def _read(columns, names, declared):
-    """Return columns as floats or categories, and which are categories."""
-    read, are_categories = [], []
+    """Return columns as floats or categories, and what each holds."""
+    read, kinds = [], []
     for values, name, is_category in zip(columns, names, declared, strict=True):
-        values, is_number = np.asarray(values), False
+        values, kind = np.asarray(values), "number"
         if values.dtype.kind == "O":
-            is_gap = np.array([value is None or value != value for value in values], bool)
-            known = values[~is_gap]
-            is_number = not is_category and all(_is_number(value) for value in known)
-        if values.dtype.kind == "O" and is_number:
-            numbers = np.full(len(values), np.nan)
-            numbers[~is_gap] = known.astype(np.float64)
-            values = numbers
-        elif values.dtype.kind == "O":
-            kinds = {type(value) for value in known if not isinstance(value, Hashable)}
-            kinds |= {type(value) for value in known if isinstance(value, complex)}
-            if kinds:
-                raise TypeError(
-                    f"X must hold numbers and text, got {min(kinds, key=str).__name__} in column "
-                    f"{name!r}."
-                )
-            values = values.copy()
-            values[is_gap] = None
+            values, kind = _read_objects(values, name, is_category)
         if values.dtype.kind == "f" and np.isinf(values).any():
             raise ValueError(
                 f"X must hold finite numbers, or NaN for a gap, got infinity in column {name!r}."
             )
         read.append(values)
-        are_categories.append(values.dtype.kind == "O")
-    return read, are_categories
+        kinds.append(kind)
+    return read, kinds
 
 
-def _is_number(value):
-    return isinstance(value, Number) and not isinstance(value, (bool, np.bool_, complex))
+def _read_objects(values, name, is_category):
+    types = set(map(type, values))
+    odd = [kind for kind in types if not issubclass(kind, Hashable) or issubclass(kind, complex)]
+    if odd:
+        raise TypeError(
+            f"X must hold numbers and text, got {min(odd, key=str).__name__} in column {name!r}."
+        )
+    missing = tuple(kind for kind in types if kind.__name__ in ("NoneType", "NAType"))
+    is_gap = np.array([isinstance(value, missing) or value != value for value in values], bool)
+    known = values[~is_gap]
+    types = set(map(type, known))
+    if not is_category and all(map(_is_of_numbers, types)):
+        numbers = np.full(len(values), np.nan)
+        numbers[~is_gap] = known.astype(np.float64)
+        return numbers, "number"
+    values = values.copy()
+    values[is_gap] = None
+    return values, "category" if is_category or types <= {bool, np.bool_} else "text"
+
+
+def _is_of_numbers(kind):
+    return issubclass(kind, Number) and not issubclass(kind, (bool, np.bool_, complex))
 
 
 def categories_of(categorical, by_dtype, names):
@@ -160,6 +195,92 @@ def categories_of(categorical, by_dtype, names):
     return chosen
 
 
+# ---------------------------------------------------------------- columns that say something else
+
+
+def warn_of_text(columns, are_undeclared, table, names):
+    """Warn of numbers and dates that are text, and of categories that tell rows apart.
+
+    Parameters
+    ----------
+    columns : list of ndarray
+        Columns of training rows.
+    are_undeclared : sequence of bool
+        Which hold text that nobody has called a category.
+    table : Table
+        What they become.
+    names : list
+        Names of the columns, or their places.
+    """
+    numbers, dates, identifiers = [], [], []
+    places = np.flatnonzero(table.are_categories).tolist()
+    for place, levels in zip(places, table.levels, strict=True):
+        text = set(columns[place]) - {None} if are_undeclared[place] else ()
+        text = sorted(set(map(str, text)), key=lambda one: (len(one), one))
+        n, name = len(text), repr(names[place])
+        are_numbers = [_looks_like_a_number(one) for one in text]
+        if n > _FEW_LEVELS and sum(map(bool, map(_DATE.fullmatch, text))) >= _MOST * n:
+            dates.append(f"{name} ({n} levels, such as {text[-1]!r})")
+        elif (
+            n > _FEW_LEVELS
+            and sum(are_numbers) >= _MOST * n
+            and not any(map(_CODE.fullmatch, text))
+        ):
+            odd = [one for one, is_one in zip(text, are_numbers, strict=True) if not is_one]
+            odd = odd or [one for one in text if not _is_float(one)]
+            but = f"{odd[0]!r} is not a number" if odd else f"such as {text[0]!r}"
+            numbers.append(f"{name} ({n} levels; {but})")
+        elif levels.are_identifiers:
+            identifiers.append(f"{name} ({levels.n_levels} levels)")
+    names_them = (
+        "If the levels are names, list the column in categorical_features, or give it the dtype "
+        "'category'."
+    )
+    if numbers:
+        _warn(
+            f"X has numbers as text in {_listed(numbers)}. Each level becomes a category without "
+            "an order: pass numbers, with NaN for gaps (pd.read_csv has na_values, decimal and "
+            "thousands; a NumPy array with text holds nothing else, a data frame holds both). "
+            f"{names_them}",
+            "numbers",
+        )
+    if dates:
+        _warn(
+            f"X has dates as text in {_listed(dates)}. Each level becomes a category without an "
+            "order: pass the time since some t0, such as (pd.to_datetime(column) - t0) / "
+            f"pd.Timedelta('1D'). {names_them}",
+            "dates",
+        )
+    if identifiers:
+        _warn(
+            f"X has a different value in nearly every row of {_listed(identifiers)}, like an "
+            "identifier or free text, which says nothing about other rows: drop the column.",
+            "identifiers",
+        )
+
+
+def _warn(text, key):
+    warn(text, UserWarning, ("tables", key))
+
+
+def _listed(columns):
+    """Return a list of columns in words."""
+    text = ("column " if len(columns) == 1 else "columns ") + ", ".join(columns[:_NAMED])
+    return text + f" and {len(columns) - _NAMED} more" * (len(columns) > _NAMED)
+
+
+def _looks_like_a_number(text):
+    text = text.translate(_UNITS)
+    return bool(_NUMBER.fullmatch(text))
+
+
+def _is_float(text):
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
 # ---------------------------------------------------------------- columns of numbers
 
 
@@ -175,26 +296,67 @@ class Levels:
         The column of rare levels, and of those that were never seen.
     n_columns : int
         Number of columns.
+    kinds : frozenset of str
+        What they are: text, numbers or others, none of which equals another.
+    n_levels, n_known : int
+        Number of levels, and of rows that have one, without gaps.
+    n_common : int
+        Number of rows of levels that have a column.
     """
 
     place: dict
     rest: int | None
     n_columns: int
+    kinds: frozenset
+    n_levels: int
+    n_known: int
+    n_common: int
 
     @classmethod
     def of(cls, values):
         """Return the levels of a column, in the order of their names."""
-        counts = {}
-        for value in map(_level, values):
-            counts[value] = counts.get(value, 0) + 1
-        known = sorted(counts, key=lambda one: (-counts[one], str(type(one)), one))
-        least = min(_RARE, max(counts.values()))
+        counts = Counter(map(_level, values))
+        known = sorted(counts, key=lambda one: (-counts[one], str(type(one)), _rank(one)))
+        # A level of a single row says nothing about other rows.
+        least = max(min(_RARE, max(counts.values())), 2)
         common = [one for one in known[:_MOST_LEVELS] if counts[one] >= least]
+        places = {one: k for k, one in enumerate(common)}
         rest = len(common) if len(common) < len(known) else None
-        if len(known) == 2:
-            return cls({known[1]: 0}, None, 1)
         n_columns = len(common) + (rest is not None)
-        return cls({one: k for k, one in enumerate(common)}, rest, n_columns)
+        if len(known) == 2 and common:
+            places, rest, n_columns = {known[0]: None, known[1]: 0}, None, 1
+        levels = [one for one in known if one != (_GAP,)]
+        n_known, n_common = (
+            sum(counts[one] for one in some) for some in (levels, set(levels) & places.keys())
+        )
+        kinds = frozenset(map(_kind, levels))
+        return cls(places, rest, n_columns, kinds, len(levels), n_known, n_common)
+
+    @property
+    def are_identifiers(self):
+        """Whether nearly every row has a level of its own."""
+        return self.n_known > 1 and self.n_levels >= _MOST * self.n_known
+
+    def check(self, values, name):
+        """Raise if values cannot equal any level by their type, and warn if none of them does."""
+        values = [one for one in map(_level, values) if one != (_GAP,)]
+        example = next((one for one in self.place if one != (_GAP,)), None)
+        if self.kinds and values and self.kinds.isdisjoint(map(_kind, values)):
+            expected, kind = " or ".join(sorted(self.kinds)), _kind(values[0])
+            raise TypeError(
+                f"X must hold {expected} in column {name!r}, as in fit"
+                f"{'' if example is None else f' (such as {example!r})'}, got {kind} (such as "
+                f"{values[0]!r}): convert the column, or fit to such columns."
+            )
+        n_expected = len(values) * self.n_common / max(self.n_known, 1)
+        if n_expected >= _SURE and self.place.keys().isdisjoint(values):
+            warn(
+                f"X has no level in column {name!r} that was frequent in fit (such as "
+                f"{example!r}), but others (such as {values[0]!r}): predictions know nothing of "
+                "them. Are they written in the same way?",
+                UserWarning,
+                ("levels", name),
+            )
 
     def __call__(self, values):
         """Return a column of 0 and 1 per level, (n, n_columns)."""
@@ -203,6 +365,18 @@ class Levels:
         rows = [i for i, place in enumerate(places) if place is not None]
         columns[rows, [places[i] for i in rows]] = 1
         return columns
+
+
+def _rank(level):
+    """Return what levels of a type are sorted by."""
+    return level if isinstance(level, (str, Number)) else repr(level)
+
+
+def _kind(level):
+    """Return what a level is, of which only the same can equal it."""
+    if isinstance(level, (str, Number)):
+        return "text" if isinstance(level, str) else "numbers"
+    return type(level).__name__
 
 
 def _level(value):
@@ -254,6 +428,9 @@ class Table:
     @classmethod
     def of(cls, columns, are_categories, weights):
         """Return the table of training rows, and its columns of numbers."""
+        # A column without any value may be of text later.
+        is_empty = [column.dtype.kind == "f" and np.isnan(column).all() for column in columns]
+        are_categories = are_categories | np.array(is_empty)
         numbers = _numbers(columns, are_categories)
         scaler = None
         if numbers.shape[1]:
@@ -288,6 +465,24 @@ class Table:
         sources = np.concatenate([numbers, numbers, numbers[self.has_gaps], of_levels])
         return sources[self.kept]
 
+    def conformed(self, columns, names):
+        """Return columns of other rows as they were in fit; see `Levels.check`.
+
+        Parameters
+        ----------
+        columns : list of ndarray
+            The columns.
+        names : list
+            Their names, or their places.
+        """
+        columns, levels = list(columns), iter(self.levels)
+        for place, is_category in enumerate(self.are_categories.tolist()):
+            if is_category:
+                next(levels).check(columns[place], names[place])
+            else:
+                columns[place] = _as_numbers(columns[place], names[place])
+        return columns
+
     def __call__(self, columns):
         """Return the columns of numbers, float32, of rows given by their columns."""
         numbers, parts = _numbers(columns, self.are_categories), []
@@ -304,11 +499,18 @@ class Table:
 
 def _numbers(columns, are_categories):
     """Return the columns of numbers side by side."""
-    places = np.flatnonzero(~are_categories).tolist()
-    numbers = [columns[place] for place in places]
-    for place, column in zip(places, numbers, strict=True):
-        if column.dtype.kind == "O":
-            raise TypeError(
-                f"X must hold numbers in column {place}, which did in fit, got text or categories."
-            )
+    numbers = [columns[place] for place in np.flatnonzero(~are_categories).tolist()]
     return np.column_stack(numbers) if numbers else np.zeros((len(columns[0]), 0))
+
+
+def _as_numbers(column, name):
+    """Return a column that held numbers in fit as floats: booleans and categories may be some."""
+    if column.dtype.kind != "O":
+        return column
+    for value in column:
+        if value is not None and not isinstance(value, (Number, np.bool_)):
+            raise TypeError(
+                f"X must hold numbers in column {name!r}, as in fit, got {_kind(value)} (such as "
+                f"{value!r}): convert the column, with NaN for gaps."
+            )
+    return column.astype(np.float64)  # None becomes NaN
