@@ -342,6 +342,47 @@ def test_fit_and_predict_hold_blocks_and_not_features():
     assert peak < 40e6
 
 
+@pytest.mark.parametrize("feature_map", [OptimalPositiveRF(16, random_state=0), "exact"], ids=str)
+def test_weights_of_classes_multiply_those_of_rows(feature_map):
+    model = KernelRegressionClassifier(feature_map, random_state=0)
+    totals = np.bincount(y, WEIGHTS)
+    balanced = totals.sum() / (len(totals) * totals)
+    for class_weight, factors in (
+        ("balanced", balanced),
+        ({2: 5.0}, np.array([1.0, 1.0, 5.0])),
+        ({1: 0}, np.array([1.0, 0.0, 1.0])),
+    ):
+        weighted = clone(model).set_params(class_weight=class_weight).fit(X, y, WEIGHTS)
+        plain = clone(model).fit(X, y, WEIGHTS * factors[y])
+        of_all = weighted.predict_proba(Q)[:, factors > 0]
+        assert_allclose(of_all, plain.predict_proba(Q), rtol=1e-9)
+        assert weighted.sigma_ == pytest.approx(plain.sigma_, rel=1e-9)
+
+
+def test_weights_of_classes_in_batches():
+    model = KernelRegressionClassifier(
+        OptimalPositiveRF(16, random_state=0), sigma="scale", class_weight={2: 5.0}
+    )
+    whole = clone(model).fit(X, y).predict_proba(Q)
+    parts = [(X[:50], y[:50]), (X[50:], y[50:])]
+    assert_allclose(clone(model).fit_batches(parts).predict_proba(Q), whole, rtol=1e-9)
+    frozen = model.set_params(
+        sigma=None, feature_map=FrozenEstimator(clone(model).fit(X, y).feature_map_)
+    )
+    for part in parts:
+        frozen.partial_fit(*part, classes=[0, 1, 2])
+    assert_allclose(frozen.predict_proba(Q), whole, rtol=1e-9)
+    balanced = clone(frozen).set_params(class_weight="balanced")
+    with pytest.raises(ValueError, match="class_weight='balanced' needs all rows at once"):
+        balanced.partial_fit(X, y, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="class_weight='balanced'"):
+        balanced.fit(X, y).merge(balanced)
+    with pytest.raises(ValueError, match=r"class_weight names \[9\]"):
+        clone(frozen).set_params(class_weight={9: 1.0}).fit(X, y)
+    with pytest.raises(ValueError, match="class_weight must be None where y has several labels"):
+        frozen.fit(X, np.stack([y == 0, y > 1], axis=1).astype(int))
+
+
 # ------------------------------------------------------------------ probabilities and decisions
 
 

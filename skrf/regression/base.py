@@ -6,6 +6,7 @@ feature maps and are immutable; they are made by ``before``, and have ``added(da
 """
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from numbers import Number, Real
 from operator import methodcaller
@@ -39,9 +40,10 @@ from .._validation import (
 from .._warnings import note_names, once
 from ..features import check_columns, difference, lacks_rows, last_step, prepared
 from .batches import passes
-from .data import Data, is_multilabel, sorted_classes
+from .data import Data, check_class_weight, class_factors, is_multilabel, sorted_classes
 
 SIGMA = Interval(Real, 0, LARGEST, closed="right")
+CLASS_WEIGHT = [dict, StrOptions({"balanced"}), None]
 _FEW_ROWS = 32  # fewer rows than these say too little of the scale of the data
 
 
@@ -328,9 +330,10 @@ def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float
 
 
 class Classification(ClassifierMixin):
-    """Labels: how they are read, and returned."""
+    """Labels: how they are read, weighted, and returned."""
 
     score = score
+    class_weight = None  # of classifiers that do not have the parameter
 
     @partial(Unless, methodcaller("_obstacle_to_batches"))
     def partial_fit(
@@ -381,6 +384,27 @@ class Classification(ClassifierMixin):
 
     def _checked(self, X, y, classes):
         return check_indicators(X, y) if is_multilabel(y) else check_classes(X, y, classes)
+
+    def _check_class_weight(self):
+        if self.class_weight is not None and self.multilabel_:
+            raise ValueError(
+                "class_weight must be None where y has several labels per row, got "
+                f"{self.class_weight!r}."
+            )
+        check_class_weight(self.class_weight, self.classes_)
+
+    def _weighted_by_class(self, data, *, is_batch):
+        if self.class_weight is None:
+            return data
+        codes = np.searchsorted(self.classes_, data.y)
+        factors = class_factors(self.class_weight, self.classes_, codes, data.weights, is_batch)
+        data = replace(data, sample_weight=data.weights * factors[codes])
+        return data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
+
+    def _differences(self, other):
+        if isinstance(self.class_weight, str):
+            yield "class_weight='balanced', which needs the rows of both at once"
+        yield from super()._differences(other)
 
     def _columns_of_labels(self, y, classes):
         """Set the classes of rows of several labels: the numbers of the columns of y."""

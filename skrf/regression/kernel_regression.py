@@ -22,6 +22,7 @@ from .._warnings import note_names, once
 from ..exceptions import FeatureCollapseWarning
 from ..features import ClusterQuantizer, suits_ratios
 from .base import (
+    CLASS_WEIGHT,
     SIGMA,
     Classification,
     KernelEstimator,
@@ -171,6 +172,11 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         sigma if it was set; otherwise `fit` chooses the sigma that best predicts each row from the
         others, by the mean log probability of the labels, on at most 2,000 rows (all rows with
         "exact"). A map in a Pipeline, and one with the softmax kernel, keep their defaults.
+    class_weight : dict, "balanced" or None, default=None
+        Factors for the row weights of each class, {label: factor}; missing labels have a factor of
+        1. "balanced" is the weight of all rows divided by K times that of the class, for K classes;
+        for this, `fit` must see all rows at once. The choice of sigma is weighted in the same way,
+        and y must have one label per row.
     random_state : int, RandomState instance or None, default=None
         Replaces the map's own random_state; None keeps it.
 
@@ -230,6 +236,24 @@ class KernelRegressionClassifier(Classification, KernelRegression):
     >>> bool(model.score(X, y) > 0.9)
     True
     """
+
+    _parameter_constraints = {
+        **KernelRegression._parameter_constraints,
+        "class_weight": CLASS_WEIGHT,
+    }
+
+    def __init__(
+        self,
+        feature_map: Transformer | Literal["exact"] | None = None,
+        *,
+        sigma: Sigma | None = None,
+        class_weight: dict | Literal["balanced"] | None = None,
+        random_state: RandomState = None,
+    ) -> None:
+        self.feature_map = feature_map
+        self.sigma = sigma
+        self.class_weight = class_weight
+        self.random_state = random_state
 
     def _to_sum(self, y, classes):
         self.multilabel_ = y.ndim == 2

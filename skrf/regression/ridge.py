@@ -35,6 +35,7 @@ from .._validation import (
 from .._warnings import note_names, once
 from ..features import ClusterNystroem, RFFSampler
 from .base import (
+    CLASS_WEIGHT,
     SIGMA,
     Classification,
     KernelEstimator,
@@ -47,8 +48,6 @@ from .batches import HAS_FOLDS, passes, ridge_searches
 from .data import (
     Splits,
     Targets,
-    check_class_weight,
-    class_factors,
     merged_copies,
     merged_rows,
     rows_of_folds,
@@ -649,7 +648,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         **Ridge._parameter_constraints,
         "max_leaf_size": LEAVES,
         "decision": [StrOptions({"auto", *DECISIONS}), Decision],
-        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "class_weight": CLASS_WEIGHT,
     }
 
     def __init__(
@@ -691,22 +690,6 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
                 "decision must be 'auto' or 'argmax', and class_weight None, where y has several "
                 f"labels per row, got {self.decision!r} and {self.class_weight!r}."
             )
-
-    def _check_class_weight(self):
-        check_class_weight(self.class_weight, self.classes_)
-
-    def _weighted_by_class(self, data, *, is_batch):
-        if self.class_weight is None:
-            return data
-        codes = data.values.values
-        factors = class_factors(self.class_weight, self.classes_, codes, data.weights, is_batch)
-        data = replace(data, sample_weight=data.weights * factors[codes])
-        return data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
-
-    def _differences(self, other):
-        if isinstance(self.class_weight, str):
-            yield "class_weight='balanced', which needs the rows of both at once"
-        yield from super()._differences(other)
 
     # ------------------------------------------------------------ solutions
 
@@ -1315,7 +1298,7 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
     _parameter_constraints = {
         **_CONSTRAINTS,
         "decision": ApproxKernelRidgeClassifier._parameter_constraints["decision"],
-        "class_weight": ApproxKernelRidgeClassifier._parameter_constraints["class_weight"],
+        "class_weight": CLASS_WEIGHT,
     }
     _foreign_parameters = SIGMAS
     _takes_sizes = False
