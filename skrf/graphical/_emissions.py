@@ -22,7 +22,8 @@ class GaussianEmissions:
 
     Any object with these methods can be the `emissions` of a `KernelHMM`; without `pull_back`, its
     parameters are learnt by expectation maximisation alone. Entries of rows that are masked
-    (``numpy.ma``) are summed out, so a row counts with what was observed of it.
+    (``numpy.ma``), or NaN in calls of `KernelHMM`, are summed out, so a row counts with what was
+    observed of it.
 
     Parameters
     ----------
@@ -306,20 +307,23 @@ def check_covariance_type(value):
 
 
 def check_rows(X, width=None):
-    """Return rows of numbers, masked where they were."""
-    mask = np.ma.getmaskarray(X) if isinstance(X, np.ma.MaskedArray) else None
-    rows = as_array("X", X if mask is None else np.where(mask, 0.0, X.filled(0)), np.float64)
-    rows = rows[:, None] if rows.ndim == 1 and width in (None, 1) else rows
+    """Return rows of numbers, masked where they were or are NaN."""
+    is_masked = isinstance(X, np.ma.MaskedArray)
+    rows = as_array("X", X.filled(0) if is_masked else X, np.float64)
+    mask = np.isnan(rows) | (np.ma.getmaskarray(X) if is_masked else False)
+    rows = np.where(mask, 0.0, rows)
+    if rows.ndim == 1 and width in (None, 1):
+        rows, mask = rows[:, None], mask[:, None]
     if rows.ndim != 2 or rows.size == 0 or width not in (None, rows.shape[1]):
         wanted = "p" if width is None else width
         raise ValueError(f"X must have shape (n_samples, {wanted}), got {np.shape(X)}.")
     if not np.isfinite(rows).all():
-        raise ValueError("X must hold finite numbers: mark missing ones with a mask of numpy.ma.")
+        raise ValueError("X must hold finite numbers, or NaN or a mask where one is missing.")
     if np.abs(rows).max() > _LARGEST:
         raise ValueError(
             f"X must hold entries up to {_LARGEST:g}, got one of {np.abs(rows).max():.4g}."
         )
-    return rows if mask is None or not mask.any() else np.ma.array(rows, mask=mask)
+    return np.ma.array(rows, mask=mask) if mask.any() else rows
 
 
 def _filled(X, values):

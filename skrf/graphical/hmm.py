@@ -179,6 +179,8 @@ class KernelHMM(MaximumLikelihood):
     startprob_, transmat_, emissionprob_ : ndarray
         The tables of a hidden Markov model, computed on access; each may have at most 16,777,216
         entries.
+    emissions_ : object
+        The emissions of rows with what `fit` learnt about them.
     means_, covars_ : ndarray of shape (n_states, p) and (n_states, p, p)
         Means and covariances of Gaussian emissions.
     feature_map_ : dict
@@ -610,6 +612,14 @@ class KernelHMM(MaximumLikelihood):
         """Distributions of the symbol, of shape (n_states, n_symbols)."""
         self._check_table("emissionprob_", "states", "symbols")
         return np.exp(self._model.emission.log_values())
+
+    @property
+    def emissions_(self) -> Any:
+        """Copy of the emissions of rows: those that `fit` learnt, or those that were given."""
+        emitter = self.emissions if self._fitted is None else self._fitted.emitter
+        if emitter is None or isinstance(emitter, str):
+            raise AttributeError("emissions_ is there after a fit with emissions of rows.")
+        return copy.deepcopy(emitter)
 
     @property
     def means_(self) -> np.ndarray:
