@@ -60,14 +60,11 @@ class Pass:
         Returns the record of a batch, given its X, y, weights (None where missing) and index.
     is_last : bool, default=False
         Whether this is the last pass.
-    counts_all : bool, default=False
-        Whether rows without weight count.
     """
 
     name: str
     of_rows: Callable
     is_last: bool = False
-    counts_all: bool = False
 
     def __call__(self, batch, number):
         """Return the record of a batch, given it and its index; None if no row counts.
@@ -81,7 +78,7 @@ class Pass:
                 f"{len(parts)} parts."
             )
         X, y, weights = (*parts, None, None)[:3]
-        if n_rows_of(batch) and (self.counts_all or has_weight(weights)):
+        if n_rows_of(batch) and has_weight(weights):
             return self.of_rows(X, y, weights, number)
         return None
 
@@ -207,9 +204,10 @@ class TakesBatches:
         Equals `fit` on all rows, to rounding: the first pass over the batches collects statistics,
         to which the feature map is fitted, and the next one sums. (`partial_fit` fits the map to
         the first batch.) What cannot be learned from statistics is learned from 100,000 rows drawn
-        at random, or from all if there are fewer: the sigma that kernel regression chooses,
-        ``sigma="median"``, maps that look at single rows, such as `AdaptiveRF`, and transformers of
-        other packages.
+        at random, or from all if there are fewer: searches, the sigma that kernel regression
+        chooses, ``sigma="median"``, maps that look at single rows, such as `AdaptiveRF`, and
+        transformers of other packages. Copies of a row in different batches are recognised within
+        this sample alone.
 
         Parameters
         ----------

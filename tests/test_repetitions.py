@@ -108,13 +108,14 @@ def test_sizes_are_their_definition():
         y: np.ndarray
         values: Targets
         sample_weight: np.ndarray
+        statistics: None = None
 
         @property
         def weights(self):
             return self.sample_weight
 
         def part(self, rows):
-            return Data(*(values[rows] for values in vars(self).values()))
+            return Data(self.X[rows], self.y[rows], self.values[rows], self.sample_weight[rows])
 
     rows, targets = np.array([[0.0], [-0.0], [1], [1], [2], [2], [3]]), np.array([5.0] * 7)
     targets[3] = 6.0

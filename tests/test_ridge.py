@@ -850,7 +850,7 @@ def known_of(model, rows, codes):
     return KnownDecisions(model.classes_, values, scores, codes, is_of_pairs)
 
 
-def test_a_callable_score_and_rows_in_batches():
+def test_a_callable_score():
     def least(model, rows, targets):
         return -float(np.abs(model.predict(rows) - targets).max())
 
@@ -858,8 +858,6 @@ def test_a_callable_score_and_rows_in_batches():
     ours = ApproxKernelRidgeCV(**options, scoring=least).fit(X, T[:, 0])
     theirs = ApproxKernelRidgeCV(**options, scoring="neg_max_error").fit(X, T[:, 0])
     assert_array_equal(*(m.cv_results_["mean_test_score"] for m in (ours, theirs)))
-    with pytest.raises(ValueError, match="scoring must be None.*in batches, got 'neg_max_error'"):
-        theirs.fit_batches([(X, T[:, 0])])
 
 
 @pytest.mark.parametrize("feature_map", [None, AdaptiveRF(20)], ids=["shared", "apart"])

@@ -212,7 +212,7 @@ def by_refits(kind, feature_map, sigmas, rows, targets, n_folds=3):
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_searches_equal_refits_of_every_fold(dtype, close, is_wide):
     """Of rows on one scale, and of rows that leave it after those by which it is chosen."""
-    rows = np.concatenate([X] * 4).astype(dtype)
+    rows = np.concatenate([(1 + k / 10) * X for k in range(4)]).astype(dtype)
     if is_wide:
         rows[-30:] *= 100
     sigmas = [0.1, 0.3, 1.0]

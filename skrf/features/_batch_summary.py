@@ -51,16 +51,12 @@ class Sample:
         Their targets.
     weights : ndarray of shape (n,) or None
         Their weights.
-    batches, ranks : ndarray of int of shape (n,)
-        Indices of their batches, and their positions within them.
     """
 
     keys: np.ndarray
     X: Any
     y: np.ndarray | None
     weights: np.ndarray | None
-    batches: np.ndarray
-    ranks: np.ndarray
 
     def least(self, n_rows, most_key=np.inf):
         """Return the rows with the smallest keys, all below `most_key`."""
@@ -100,10 +96,8 @@ class BatchSummary:
     ----------
     scope : Scope
         What is kept.
-    counts : dict of int to tuple
-        Optional counts by the index of a batch.
     statistics : PairStatistics or None
-        Statistics of the rows; None if they are only counted.
+        Statistics of the rows; None if there are none of positive weight.
     sample : Sample or None
         Some of the rows.
     names : ndarray of shape (d,) or None
@@ -113,14 +107,13 @@ class BatchSummary:
     """
 
     scope: Scope
-    counts: dict
     statistics: PairStatistics | None = None
     sample: Sample | None = None
     names: np.ndarray | None = None
     classes: np.ndarray | None = None
 
     @classmethod
-    def of(cls, draft, rows, number, places, scope, *, ranks=None, counts=None):
+    def of(cls, draft, rows, number, places, scope):
         """Return the survey of a batch.
 
         Parameters
@@ -135,26 +128,18 @@ class BatchSummary:
             Positions of the rows in the batch.
         scope : Scope
             What is kept.
-        ranks : ndarray of int of shape (n,), default=None
-            Kept with the rows instead of their positions.
-        counts : object, default=None
-            Kept under the index of the batch.
         """
         X, y, weights = rows
         X = to_host(X)
         keys = np.random.default_rng([scope.seed, _STREAM, number]).random(places[-1] + 1)[places]
-        ranks = places if ranks is None else ranks
-        sample = Sample(keys, X, y, weights, np.full(len(keys), number), ranks)
+        sample = Sample(keys, X, y, weights)
         names, classes = (getattr(draft, name, None) for name in ("feature_names_in_", "classes_"))
         statistics = PairStatistics.of(X, None, weights, full=scope.full)
-        counts = {} if counts is None else {number: counts}
-        return cls(
-            scope, counts, statistics, sample.least(scope.n_rows, scope.most_key), names, classes
-        )
+        return cls(scope, statistics, sample.least(scope.n_rows, scope.most_key), names, classes)
 
     def merge(self, other):
         """Return the survey of both, this one first."""
-        counts, classes = {**self.counts, **other.counts}, self.classes
+        classes = self.classes
         if classes is None or other.classes is None:
             classes = other.classes if classes is None else classes
         else:
@@ -162,7 +147,7 @@ class BatchSummary:
             classes = np.union1d(classes, other.classes)
         if self.sample is None or other.sample is None:
             known = self if other.sample is None else other
-            return replace(known, counts=counts, classes=classes)
+            return replace(known, classes=classes)
         names = [None if side.names is None else side.names.tolist() for side in (self, other)]
         check_alike("X", "features", self.sample.X.shape[1], other.sample.X.shape[1])
         check_alike("X", "names of features", *names)
@@ -170,7 +155,6 @@ class BatchSummary:
             check_alike("y", "outputs", self.sample.y.shape[1:], other.sample.y.shape[1:])
         return BatchSummary(
             self.scope,
-            counts,
             self.statistics.merge(other.statistics),
             self.sample.joined(other.sample).least(self.scope.n_rows),
             self.names,

@@ -311,8 +311,9 @@ def merged_copies(data, are_classes):
 
     Its rows are in the order of their first copies. See `copy_groups`.
     """
-    x_codes = row_codes(to_host(data.X))
-    return _merged(data, copy_groups(x_codes, codes_of_targets(data.values.values), are_classes))
+    targets = data.values.values if isinstance(data.values, Targets) else data.values
+    y_codes = codes_of_targets(targets) if targets.size else data.groups
+    return _merged(data, copy_groups(row_codes(to_host(data.X)), y_codes, are_classes))
 
 
 def _merged(data, groups):
@@ -322,7 +323,7 @@ def _merged(data, groups):
     first = np.unique(groups, return_index=True)[1]
     with np.errstate(over="ignore"):
         weights = np.bincount(groups, data.weights)
-    return replace(data.part(first), sample_weight=weights)
+    return replace(data.part(first), sample_weight=weights, statistics=data.statistics)
 
 
 def spread_copies(X, y_codes, weights, most, rng, are_classes):
@@ -384,13 +385,14 @@ def makes_folds(cv):
 
 
 def rows_of_folds(model, y, data):
-    """Return the targets and the rows that a search splits: its own folds split rows, not copies.
+    """Return the targets and the rows that a search splits.
 
-    A splitter of the user splits all rows.
+    Its own folds split rows of positive weight, and copies are one row. A splitter of the user
+    splits all rows.
     """
-    rows = merged_copies(data, is_classifier(model)) if makes_folds(model.cv) else data
-    if rows is data:
+    if not makes_folds(model.cv):
         return y, data
+    rows = merged_copies(data, is_classifier(model))
     y = y if hasattr(y, "toarray") else as_numpy("y", y)
     return y[rows.numbers], replace(rows, numbers=np.arange(len(rows.numbers)))
 

@@ -31,8 +31,8 @@ from .base import (
     predictions_in,
     probabilities_in,
 )
-from .batches import HAS_FOLDS, kernel_searches
-from .data import as_slice, contiguous, splits_of, sums_of_splits
+from .batches import HAS_FOLDS, check_splitter
+from .data import as_slice, contiguous, rows_of_folds, splits_of, sums_of_splits
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
 from .moments import beside_threads, maps_of
@@ -668,22 +668,33 @@ class _Search:
         """
         draft, data = self._read(X, y, sample_weight)
         note_names(draft)
+        return commit(self, draft._finished(draft._searched(y, data, groups)))
+
+    def _searched(self, y, data, groups=None):
+        """Return the sums of all rows under the map that a search chooses."""
+        y, data = rows_of_folds(self, y, data)
         splits = splits_of(self, y, data, groups)
         sigmas = sigma_grid(self.sigmas, data, _DECADES)
         feature_map = self._map_of_batches(float(sigmas[0]))
         is_apart = learns_from(feature_map, data.target)
         self._check_size(feature_map, data, 2 if is_apart else 4 * len(splits))
-        judge = draft._judge(feature_map, *contiguous(data, splits), is_apart)
+        judge = self._judge(feature_map, *contiguous(data, splits), is_apart)
         equal = Equal(ceiling=1.0 if self.scoring is None else None)
         with beside_threads(feature_map):
             found = search(Grid(sigmas), judge, equal, verbose=self.verbose)
-        draft._take(found)
+        self._take(found)
         if found.kept is None:  # every fold had a map of its own
-            draft.feature_map_ = data.fit_at_sigma(feature_map)(draft.sigma_)
-            sums = draft._before(maps_of(draft.feature_map_), data).added(data)
-        else:
-            draft.feature_map_, sums = found.kept
-        return commit(self, draft._finished(sums))
+            self.feature_map_ = data.fit_at_sigma(feature_map)(self.sigma_)
+            return self._before(maps_of(self.feature_map_), data).added(data)
+        self.feature_map_, sums = found.kept
+        return sums
+
+    def _fit_map(self, data, is_first_batch=False):
+        """Return a fit to no rows, under the map that a search of a sample of all rows chooses."""
+        return self._searched(data.y, data).emptied
+
+    def _leaves_sigma_open(self, feature_map):
+        return True
 
     def _take(self, found):
         self.sigma_, self.best_score_ = found.point["sigma"], found.score
@@ -719,19 +730,16 @@ class _Search:
         draft, data = super()._read_rows(*rows, **options)
         return draft, replace(data, X=to_host(data.X))
 
+    sigma = 1.0  # of maps whose sigma is searched
+
     def _map_of_batches(self, sigma, data=None):
         feature_map = self._prepared(sigma=sigma, hint="A search needs a feature map that has it")
         check_gaussian(feature_map)
         return feature_map
 
     def _passes(self, classes, scope):
-        self._validate_params()
-        if self.scoring is not None:
-            raise ValueError(
-                "scoring must be None, accuracy or the coefficient of determination, for rows that "
-                f"come in batches, got {self.scoring!r}."
-            )
-        return kernel_searches(self, classes, scope, _DECADES)
+        check_splitter(self.cv)
+        return super()._passes(classes, scope)
 
     def _finished(self, sums):
         self.sigmas_ = self.cv_results_["param_sigma"]

@@ -44,7 +44,7 @@ from .base import (
     predictions_in,
     probabilities_in,
 )
-from .batches import HAS_FOLDS, passes, ridge_searches
+from .batches import HAS_FOLDS, check_splitter
 from .data import (
     Splits,
     Targets,
@@ -856,42 +856,15 @@ _CONSTRAINTS = {
 # ---------------------------------------------------------------- what both searches share
 
 
-@once()
-def fit_search(
-    self, X: Array, y: Array, sample_weight: Array | None = None, groups: Array | None = None
-) -> Self:
-    """Score every sigma and alpha on every fold, and refit with the best ones on all rows.
+def _searched(draft, y, data, groups=None):
+    """Return a fit to no rows under the map that a search of rows chooses.
 
-    Parameters
-    ----------
-    X : {array-like, sparse matrix} of shape (n_samples, n_features)
-        Training rows.
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets, or the labels of a classifier.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weights, at least 0, of the rows in fits and scores; rows of weight 0 are dropped.
-    groups : array-like of shape (n_samples,), default=None
-        Groups of rows for a splitter that keeps them together, such as GroupKFold.
-
-    Returns
-    -------
-    self : object
-        The fitted estimator.
-
-    Warns
-    -----
-    UserWarning
-        If there are fewer rows, or fewer rows of the largest class, than folds; the search then
-        uses as many folds of two or more rows as possible.
+    Where pairs of classes are solved in their own rows, it is an unsolved fit to all of them.
     """
-    draft, data = self._read(X, y, sample_weight)
-    note_names(draft)
-    if _is_closed_form(self):
-        return commit(self, draft._finished(_fitted_by_leave_one_out(draft, data)))
-    y, rows = rows_of_folds(self, y, data)
-    choice = searched(_task(draft, rows, _splits(self, y, rows, groups)))
+    y, rows = rows_of_folds(draft, y, data)
+    choice = searched(_task(draft, rows, _splits(draft, y, rows, groups)))
     draft._take(choice)
-    return commit(self, draft._finished(_fitted_to_all(draft, data, choice)))
+    return _chosen_fit(draft, data, choice)
 
 
 def _is_closed_form(self):
@@ -932,7 +905,7 @@ def _take_alpha(draft, moments, errors):
     equal = Equal(rounding=rounding, unit=moments.unit.max())
     grid = Grid(sigmas, {"alpha": positive_array("alphas", draft.alphas)})
     found = search(grid, lambda point: ([-errors], None), equal, is_split=False)
-    _take(draft, Choice(best_of(found), found.table))
+    draft._take(Choice(best_of(found), found.table))
 
 
 def _task(draft, data, splits):
@@ -942,7 +915,9 @@ def _task(draft, data, splits):
     sample = rows.first[0]
     if draft.sigmas is not None:
         sigmas = sigma_grid(draft.sigmas, data, _DECADES)
-    feature_map, learns, is_of_pairs = None, False, draft._solves_pairs(data)
+    is_sample = data.statistics is not None  # of batches, whose rows have sums alone
+    feature_map, learns = None, False
+    is_of_pairs = not is_sample and draft._solves_pairs(data)
     if not is_of_pairs:
         sigma = float(sigmas[0]) if len(sigmas) else None
         feature_map = draft._map_at(sigma, sample)
@@ -971,8 +946,7 @@ def needs_targets(feature_map, target):
     return learns_from(feature_map, target)
 
 
-def _fitted_to_all(draft, data, choice):
-    """Return an unsolved fit to all rows."""
+def _chosen_fit(draft, data, choice):
     if choice.fit is None:
         return draft._fit_pairs(data, choice.best.sigma)
     feature_map = draft._map_at(choice.best.sigma or None, data)
@@ -983,30 +957,7 @@ def _fitted_to_all(draft, data, choice):
         fitted_map = data.fitted(feature_map)
     else:
         fitted_map = data.fit_at_sigma(feature_map)(choice.best.sigma)
-    return draft._fit_with(fitted_map, data).added(data)
-
-
-def _take(draft, choice):
-    """Set what a search tells."""
-    best = choice.best
-    draft.alpha_, draft.best_score_, draft.cv_results_ = best.alpha, choice.score, choice.table
-    if best.sigma:
-        draft.sigma_ = best.sigma
-    if choice.n_rows is not None:
-        draft.n_samples_searched_ = choice.n_rows
-    if best.decision is not None:
-        draft.decisions_, draft.probability_scale_ = name_of(best.decision), choice.scale
-    if choice.decision_scores:
-        draft.decision_scores_ = choice.decision_scores
-
-
-def _map_of_batches(self, sigma, data=None):
-    default = data and self._default_for(data)
-    return self._prepared(sigma, hint=self._hint, default=default)
-
-
-def _least_alpha(self):
-    return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
+    return draft._fit_with(fitted_map, data)
 
 
 def _with_alpha(self, fitted):
@@ -1026,39 +977,99 @@ def _without_moments(self):
     return self
 
 
-def _passes(self, classes, scope):
-    if self.sigmas is None:
-        if not isinstance(self.cv, Integral):
-            raise ValueError(
-                "cv must be an integer with sigmas=None for rows that come in batches, which then "
-                f"choose alpha by generalised cross-validation, got {self.cv!r}."
-            )
-        return passes(self, classes, scope)
-    self._validate_params()
-    if self.scoring is not None:
-        raise ValueError(
-            f"scoring must be None for rows that come in batches, got {self.scoring!r}: their "
-            "sums give squared errors alone."
-        )
-    return ridge_searches(self, classes, scope, _DECADES)
+class RidgeSearch:
+    """What both searches share: a fit that searches, of rows at once or in batches."""
 
+    @once()
+    def fit(
+        self, X: Array, y: Array, sample_weight: Array | None = None, groups: Array | None = None
+    ) -> Self:
+        """Score every sigma and alpha on every fold, and refit with the best ones on all rows.
 
-def _obstacle_to_batches(self):
-    return Ridge._obstacle_to_batches(self) or HAS_FOLDS
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or the labels of a classifier.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, at least 0, of the rows in fits and scores; rows of weight 0 are dropped.
+        groups : array-like of shape (n_samples,), default=None
+            Groups of rows for a splitter that keeps them together, such as GroupKFold.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Warns
+        -----
+        UserWarning
+            If there are fewer rows, or fewer rows of the largest class, than folds; the search then
+            uses as many folds of two or more rows as possible.
+        """
+        draft, data = self._read(X, y, sample_weight)
+        note_names(draft)
+        if _is_closed_form(self):
+            return commit(self, draft._finished(_fitted_by_leave_one_out(draft, data)))
+        return commit(self, draft._finished(_searched(draft, y, data, groups).added(data)))
+
+    def _fit_map(self, data, is_first_batch=False):
+        """Return a fit to no rows, under the map that a search of a sample of all rows chooses."""
+        if self.sigmas is None:
+            return super()._fit_map(data, is_first_batch)
+        return _searched(self, data.y, data)
+
+    def _leaves_sigma_open(self, feature_map):
+        return self.sigmas is not None
+
+    def _map_of_batches(self, sigma, data=None):
+        return self._prepared(sigma, hint=self._hint)
+
+    def _least_alpha(self):
+        return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
+
+    def _passes(self, classes, scope):
+        if self.sigmas is None:
+            if not isinstance(self.cv, Integral):
+                raise ValueError(
+                    "cv must be an integer with sigmas=None for rows that come in batches, which "
+                    f"then choose alpha by generalised cross-validation, got {self.cv!r}."
+                )
+        else:
+            check_splitter(self.cv)
+        return super()._passes(classes, scope)
+
+    def _obstacle_to_batches(self):
+        return super()._obstacle_to_batches() or HAS_FOLDS
+
+    def _take(self, choice):
+        """Set what a search tells."""
+        best = choice.best
+        self.alpha_, self.best_score_, self.cv_results_ = best.alpha, choice.score, choice.table
+        if best.sigma:
+            self.sigma_ = best.sigma
+        if choice.n_rows is not None:
+            self.n_samples_searched_ = choice.n_rows
+        if best.decision is not None:
+            self.decisions_, self.probability_scale_ = name_of(best.decision), choice.scale
+        if choice.decision_scores:
+            self.decision_scores_ = choice.decision_scores
 
 
 # ---------------------------------------------------------------- the estimators
 
 
-class ApproxKernelRidgeCV(ApproxKernelRidge):
+class ApproxKernelRidgeCV(RidgeSearch, ApproxKernelRidge):
     """Ridge regression on random features that chooses sigma and alpha itself.
 
     With ``sigmas``, every pair of sigma and alpha is scored by cross-validation, in one pass over
     the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the sums of
     the other folds are merged for its training set, and the final fit merges all folds. With
     ``sigmas=None`` the map keeps its sigma, and alpha is chosen by closed-form leave-one-out, as in
-    scikit-learn's RidgeCV; duplicate rows are left out together. `fit_batches` does not revisit
-    rows, so it uses generalised cross-validation, in which all rows have the mean leverage.
+    scikit-learn's RidgeCV; copies are left out together. There, `fit_batches` uses generalised
+    cross-validation, in which all rows have the mean leverage, because it does not revisit rows;
+    with ``sigmas``, it searches a sample of 100,000 rows, or all if there are fewer.
 
     Parameters
     ----------
@@ -1078,7 +1089,7 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
     scoring : str or callable, default=None
         Score to maximise, as in GridSearchCV; None is the negative mean squared error, which is
         much cheaper. A callable gets an estimator that can predict the rows of the test set and no
-        others. Not supported by `fit_batches`, and ignored by leave-one-out.
+        others. Ignored by leave-one-out.
     subsample : int or None, default=4096
         About how many rows all pairs are scored on, if there are more, drawn at random. The best
         three are then compared on one split of up to four times as many. None scores all rows.
@@ -1173,10 +1184,6 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
         self.random_state = random_state
         self.verbose = verbose
 
-    fit = fit_search
-    _least_alpha, _passes, _obstacle_to_batches = _least_alpha, _passes, _obstacle_to_batches
-    _take, _map_of_batches = _take, _map_of_batches
-
     def _of_classes(self, is_of_pairs=False):
         return {}
 
@@ -1184,7 +1191,7 @@ class ApproxKernelRidgeCV(ApproxKernelRidge):
         return _without_moments(super()._finished(_with_alpha(self, fitted)))
 
 
-class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
+class ApproxKernelRidgeClassifierCV(RidgeSearch, ApproxKernelRidgeClassifier):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
     The search is that of `ApproxKernelRidgeCV`, on targets of -1 and 1 for every class; the score
@@ -1200,8 +1207,7 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
         As in `ApproxKernelRidgeCV`. A map that learns from labels, such as `AdaptiveRF`, is fitted
         to the training rows of every fold. Leave-one-out has no folds, so the score of such a map
         is too optimistic: it has seen all labels. A search places the landmarks of
-        `ClusterNystroem` without labels, once for all folds, and the final fit with them; in
-        batches, every fold has its own.
+        `ClusterNystroem` without labels, once for all folds, and the final fit with them.
         "exact" is as in `ApproxKernelRidgeClassifier`; the search then looks at about 4,096 rows,
         drawn in proportion to the classes but for rare ones, a comparison with narrower kernels and
         smaller penalties at about 9,216, and the final fit uses all rows.
@@ -1332,10 +1338,6 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    fit = fit_search
-    _least_alpha, _passes, _obstacle_to_batches = _least_alpha, _passes, _obstacle_to_batches
-    _take, _map_of_batches = _take, _map_of_batches
-
     def _of_classes(self, is_of_pairs=False):
         """Return what a task knows of classes, and the decisions among which it chooses."""
         if self.multilabel_:
@@ -1364,11 +1366,6 @@ class ApproxKernelRidgeClassifierCV(ApproxKernelRidgeClassifier):
             return "probabilities need folds. Pass sigmas, or use CalibratedClassifierCV."
         if getattr(self, "multilabel_", False):
             return "y had several labels per row: calibrate one classifier per label."
-        if self._fitted is not None and not hasattr(self, "probability_scale_"):
-            return (
-                "probabilities need decisions on held-out rows. A search in batches has them for "
-                "two classes, and with decision='auto' or 'one-vs-one'."
-            )
 
     @partial(Unless, methodcaller("_obstacle_to_probabilities"))
     def predict_proba(self, X: Array) -> Result:
