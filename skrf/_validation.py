@@ -29,6 +29,7 @@ from sklearn.utils.validation import (
 from ._arrays import LARGEST, is_array_api, largest_entry, namespace, take, to_host
 
 _FLOATS = (np.float64, np.float32)
+_LARGEST_TARGET = 2e307  # differences of targets, and their sums over a few, stay finite
 _TIMES = datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64
 _TIME = re.compile("date|time|duration|period", re.IGNORECASE)  # names of their types begin so
 _PLAIN = {type(None), bool, int, float, str}
@@ -397,6 +398,11 @@ def check_targets(X, y):
         check_are_numbers("y", given)
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(X, y)
+        if not np.abs(y).max(initial=0) <= _LARGEST_TARGET:
+            raise ValueError(
+                f"y must hold targets up to {_LARGEST_TARGET:g}, got {np.abs(y).max():.3g}: divide "
+                "them by a number."
+            )
         return y
 
 

@@ -21,6 +21,7 @@ from skrf import (
     ApproxKernelRidgeClassifier,
     ApproxKernelRidgeClassifierCV,
     ClusterNystroem,
+    KernelMachineRegressor,
     KernelOperator,
     KernelRegressionClassifier,
     KernelRegressionClassifierCV,
@@ -50,6 +51,14 @@ def says(*words, call, given=(), error=REFUSED):
         # A name or a number as such, not as a part of another.
         assert re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text), f"{word!r} not in {text!r}"
     return text
+
+
+@pytest.mark.parametrize(
+    "model", [ApproxKernelRidge(), KernelMachineRegressor(), KernelRegressor()]
+)
+def test_targets_whose_differences_overflow_are_named(model):
+    targets = np.where(y == 0, 1.7e308, -1.7e308)
+    says("y", "1.7e+308", "2e+307", call=model.fit, given=(X, targets))
 
 
 # ------------------------------------------------------------------ parameters

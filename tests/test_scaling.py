@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
@@ -200,6 +201,12 @@ def test_names_of_columns():
     assert list(SmoothClipScaler(True).fit(X[:, :1]).get_feature_names_out()) == ["x0", "x0_rank"]
     with pytest.raises(ValueError, match="input_features"):
         scaler.get_feature_names_out(list("abcdf"))
+
+
+def test_names_of_ranks_are_not_those_of_columns():
+    table = pd.DataFrame(X[:, :2], columns=["a", "a_rank"])
+    names = SmoothClipScaler(ranks=True).fit(table).get_feature_names_out()
+    assert list(names) == ["a", "a_rank", "a_rank_", "a_rank_rank_"]
 
 
 def test_what_it_refuses():

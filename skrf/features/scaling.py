@@ -209,6 +209,8 @@ class SmoothClipScaler(OneToOneFeatureMixin, TransformerMixin, EstimatorBase):
     def get_feature_names_out(self, input_features: Array | None = None) -> np.ndarray:
         """Return the names of the columns, and of ranks, which end in "_rank".
 
+        Underscores follow until no column has the name of a rank.
+
         Parameters
         ----------
         input_features : array-like of str, default=None
@@ -222,7 +224,10 @@ class SmoothClipScaler(OneToOneFeatureMixin, TransformerMixin, EstimatorBase):
         names = super().get_feature_names_out(input_features)
         if self._fitted is None:
             return names
-        return np.concatenate([names, [f"{name}_rank" for name in names]]).astype(object)
+        suffix = "_rank"
+        while set(names) & {f"{name}{suffix}" for name in names}:
+            suffix += "_"
+        return np.concatenate([names, [f"{name}{suffix}" for name in names]]).astype(object)
 
     def _rows(self, X, reset):
         rows = validate_rows(self, X, reset=reset, allow_nan=True)
