@@ -17,7 +17,7 @@ from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegresso
 from skrf.regression import blend, kernel_machine, members, near_far
 from skrf.regression.blend import PairCalibration, pair_logs
 from skrf.regression.decide import of_pairs
-from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, member_of
+from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, fit_member
 from skrf.regression.table import Levels, Table, categories_of, read_columns
 
 RNG = np.random.default_rng(0)
@@ -86,7 +86,7 @@ ALL_LIMITS = pytest.mark.parametrize("limits", [SMALL, LARGE], ids=["leaves", "e
 def fitted(kind, kernel, limits, weights=WEIGHTS, alpha=0.3):
     half = Half({kernel.name: [None, SCALES[kernel.name]]}, JUDGES)
     given = asked(kind, limits, weights)
-    return given, *member_of(given, kernel, Point(1, 1.1, alpha), half)
+    return given, *fit_member(given, kernel, Point(1, 1.1, alpha), half)
 
 
 # ---------------------------------------------------------------- members
@@ -100,7 +100,7 @@ def test_members_are_dense_regressions_of_numbers(kernel, limits):
     rows, noise = np.arange(N), 0.3 / WEIGHTS
     targets = given.targets[:, 0]
     expected = solved(member, rows, targets, noise, COLUMNS)
-    assert_allclose(member.values(COLUMNS)[:, 0], expected, rtol=1e-4, atol=1e-4)
+    assert_allclose(member.predict(COLUMNS)[:, 0], expected, rtol=1e-4, atol=1e-4)
     for row, value in left_out(member, rows, targets, np.full(N, 0.3), WEIGHTS).items():
         assert judged[list(JUDGES).index(row), 0] == pytest.approx(value, abs=2e-4)
     # Posterior deviations in units of the noise, and those of judges who were left out.
@@ -110,7 +110,7 @@ def test_members_are_dense_regressions_of_numbers(kernel, limits):
     gaps = 1 - cross @ inverse.sum(axis=1)
     around = between(member, COLUMNS, COLUMNS) - cross @ inverse @ cross.T
     around = np.diagonal(around) + gaps**2 / inverse.sum()
-    assert_allclose(member.deviations(COLUMNS), np.sqrt(1 + around / 0.3), rtol=1e-3)
+    assert_allclose(member.predict_std(COLUMNS), np.sqrt(1 + around / 0.3), rtol=1e-3)
     centred = inverse - np.outer(inverse.sum(axis=0), inverse.sum(axis=0)) / inverse.sum()
     places = [list(JUDGES).index(row) for row in JUDGES]
     wanted = WEIGHTS / np.diagonal(centred) / 0.3  # in units of the noise of the row
@@ -139,14 +139,14 @@ def test_members_are_dense_regressions_of_classes(n_classes, kernel, limits):
                 targets = (np.clip(2 * half, -6, 6) + ((signs > 0) - shares) / slopes) / 2
                 alphas = alphas / (4 * slopes)
             expected = solved(member, rows, targets, alphas / WEIGHTS[rows], COLUMNS)
-            assert_allclose(member.values(COLUMNS)[:, column], expected, rtol=1e-3, atol=1e-3)
+            assert_allclose(member.predict(COLUMNS)[:, column], expected, rtol=1e-3, atol=1e-3)
             for row, value in left_out(member, rows, targets, alphas, WEIGHTS).items():
                 place = list(JUDGES).index(row)
                 assert judged[place, column] == pytest.approx(value, abs=3e-3)
                 checked += 1
             others = np.setdiff1d(JUDGES, rows)  # rows of other classes have plain values
             places = [list(JUDGES).index(row) for row in others]
-            plain = member.values(COLUMNS[NUMBER[others]])[:, column] if len(others) else []
+            plain = member.predict(COLUMNS[NUMBER[others]])[:, column] if len(others) else []
             assert_allclose(judged[places, column], plain, atol=1e-3)
             column += 1
     assert checked > 5
@@ -169,7 +169,7 @@ def test_residuals_that_are_not_kept_are_computed_again(monkeypatch):
     _, member, others, _ = fitted(3, KERNELS[0], SMALL)
     assert not member.ground.residuals and not kept.ground.residuals
     assert_allclose(others, judged, atol=1e-5)
-    assert_allclose(member.values(COLUMNS), kept.values(COLUMNS), atol=1e-5)
+    assert_allclose(member.predict(COLUMNS), kept.predict(COLUMNS), atol=1e-5)
 
 
 def test_a_scale_of_nothing_makes_rows_equal():
@@ -177,9 +177,9 @@ def test_a_scale_of_nothing_makes_rows_equal():
     half = Half({"laplacian": [None, np.float32([1, 0, 0])]}, JUDGES)
     coarse = np.round(COLUMNS)
     given.X["laplacian"] = coarse
-    member, _, _ = member_of(given, KERNELS[0], Point(1, 1.0, 0.3), half)
+    member, _, _ = fit_member(given, KERNELS[0], Point(1, 1.0, 0.3), half)
     assert len(member.ground.X) == len(np.unique(coarse[:, 0]))
-    assert np.isfinite(member.values(coarse)).all()
+    assert np.isfinite(member.predict(coarse)).all()
 
 
 # ---------------------------------------------------------------- trials
@@ -201,7 +201,7 @@ def test_trials_are_errors_of_rows_that_scales_have_not_seen(limits, monkeypatch
         errors, weight = 0.0, 0.0
         for half in search.halves:
             point = Point(1, 0.8, alpha)
-            _, judged, _ = member_of(search.asked, KERNELS[1], point, half)
+            _, judged, _ = fit_member(search.asked, KERNELS[1], point, half)
             weights = WEIGHTS[half.judge]
             errors += weights @ np.square(judged - search.asked.targets[half.judge])[:, 0]
             weight += weights.sum()

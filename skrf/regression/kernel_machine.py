@@ -28,7 +28,7 @@ from .base import score
 from .blend import PairCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
 from .data import check_class_weight, class_factors, codes_of_targets, copy_groups
 from .decide import of_pairs
-from .members import Asked, Half, Kernel, Limits, Trials, judged_member
+from .members import Asked, Half, Kernel, Limits, Trials, fit_member
 from .table import Table, categories_of, comparable, read_columns, warn_of_text
 
 _AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")
@@ -74,11 +74,11 @@ class Blend:
 
     def said(self, rows):
         """Return what every kernel says of rows, given by their columns, the mean over halves."""
-        return [np.mean(of_halves, axis=0) for of_halves in self._of_members(rows, "values")]
+        return [np.mean(of_halves, axis=0) for of_halves in self._of_members(rows, "predict")]
 
     def variances(self, rows):
         """Return the variances of targets at rows in units of that of the noise, likewise."""
-        return [np.mean(np.square(one), axis=0) for one in self._of_members(rows, "deviations")]
+        return [np.mean(np.square(one), axis=0) for one in self._of_members(rows, "predict_std")]
 
     def _of_members(self, rows, method):
         for halves in self.members:
@@ -248,7 +248,7 @@ class _KernelMachine(EstimatorBase):
                 trials[kernel.name] = Trials(asked, halves, kernel)
             point = trials[kernel.name].search(kernel)
             progress(f"{kernel.name}, exponent {kernel.exponent:g}: searched")
-            found = [judged_member(asked, kernel, point, half) for half in halves]
+            found = [fit_member(asked, kernel, point, half) for half in halves]
             members, values, variances = zip(*found, strict=True)
             # The rows of a half are judged by what the other half has learned.
             order = np.argsort(np.concatenate([half.judge for half in halves]))

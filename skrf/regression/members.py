@@ -16,7 +16,17 @@ from sklearn.utils import gen_batches
 from .. import _kernels
 from .decide import Problem
 from .feature_machine import Directions, Multipliers, rounds
-from .near_far import Distinct, Ground, Spread, Tree, leaves_of, left_out, sampled, solve_near_far
+from .near_far import (
+    Distinct,
+    Ground,
+    NearFarSolution,
+    Spread,
+    Tree,
+    leaves_of,
+    left_out,
+    sampled,
+    solve_near_far,
+)
 
 _RANK = 1e-5  # of the landmarks' kernel, relative to the largest eigenvalue: less is rounding
 _N_MEDIAN = 1000  # rows whose distances give the unit of widths
@@ -432,37 +442,21 @@ class Trials:
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
-    """Regressions of one kernel at learned scales.
+class Member(NearFarSolution):
+    """Regressions of one kernel at learned scales, of columns in place of features.
 
     Parameters
     ----------
-    kernel : Kernel
+    kernel : Kernel, default=None
         The kernel.
-    ground : Ground
-        The rows.
-    alpha_ : float
-        The ridge.
-    coef : ndarray of shape (M, V)
-        Coefficients of the features of landmarks.
-    rows : ndarray of shape (m, V)
-        Coefficients of the kernel with the rows.
-    far : ndarray of shape (n_leaves, M, V)
-        What these know of the features already.
-    intercept : ndarray of shape (V,)
-        What is added.
-    posterior : tuple, default=()
-        What `Spread` is made of, of regressions of numbers.
     """
 
-    kernel: Kernel
-    ground: Ground
-    alpha_: float
-    coef: np.ndarray
-    rows: np.ndarray
-    far: np.ndarray
-    intercept: np.ndarray
-    posterior: tuple = ()
+    kernel: Kernel | None = None
+
+    @property
+    def alpha_(self):
+        """The ridge."""
+        return self.alpha
 
     @property
     def kernel_(self):
@@ -491,51 +485,44 @@ class Member:
         )
 
     def _by_block(self, function, X):
-        """Return a function of features, coordinates and rows, of blocks whose kernel fits."""
+        """Return a function of features and rows, of blocks whose kernel fits into memory."""
         largest, parts = int(np.diff(self.ground.bounds).max()) + len(self.coef), []
         for block in gen_batches(len(X), max(1, _BLOCK // largest)):
-            coordinates = self.ground.landmarks.coordinates(X[block])
-            parts.append(function(self.ground.features(coordinates), coordinates, X[block]))
+            rows = X[block]
+            features = self.ground.features(self.ground.landmarks.coordinates(rows))
+            parts.append(function(features, rows))
         return np.concatenate(parts)
 
-    def values(self, X):
+    def predict(self, X):
         """Return the regressions at rows, (n, V), in float64, so that others do not matter."""
+        return self._by_block(self.values_at, X)
 
-        def of_block(phi, coordinates, rows):
-            return self.ground.values(phi, coordinates, self.coef, self.rows, self.far)
-
-        return self._by_block(of_block, X) + self.intercept
-
-    def deviations(self, X):
+    def predict_std(self, X):
         """Return the standard deviations of targets at rows in units of that of the noise."""
-        spread = Spread(self.ground, *self.posterior)
-        return self._by_block(lambda phi, _, rows: spread.deviations(phi, rows)[:, 0], X)
+        return self._by_block(self.posterior.deviations, X)[:, 0]
 
 
-def judged_member(asked, kernel, point, half):
-    """Return what `member_of` does, with the least multiple of alpha that rounding allows.
-
-    What some rows allow may be too small for all.
-    """
-    try:
-        return member_of(asked, kernel, point, half)
-    except LinAlgError:
-        return judged_member(asked, kernel, replace(point, alpha=4 * point.alpha), half)
-
-
-def member_of(asked, kernel, point, half):
+def fit_member(asked, kernel, point, half):
     """Return the `Member` of a half's scales, fitted to all rows, and what it says of its judges.
 
     These are leave-one-out values of the judging rows, (n, V), and for numbers the variances of
     these in units of that of the noise, (n,). Rows of other classes than a regression's have its
-    plain values.
+    plain values. The ridge is the least multiple of alpha by powers of 4 that rounding allows:
+    what some rows allow may be too small for all.
     """
     scene = Scene.of(
         kernel, half.at(kernel, point.round), asked.X[kernel.name], asked.number, asked.limits,
         asked.rng(),
     )  # fmt: skip
-    ground, alpha = scene.ground(kernel, point.width), point.alpha
-    columns, offsets, judged, fits, variances = [], [], [], [], np.zeros(len(half.judge))
+    ground = scene.ground(kernel, point.width)
+    try:
+        return _fit_member(asked, kernel, ground, point.alpha, half.judge)
+    except LinAlgError:
+        return fit_member(asked, kernel, replace(point, alpha=4 * point.alpha), half)
+
+
+def _fit_member(asked, kernel, ground, alpha, judge):
+    expansions, judged, fits = [], [], []
     for is_logistic in asked.modes:
         for problem in asked.problems or [None]:
             rows, targets = np.arange(len(asked.number)), asked.targets
@@ -553,30 +540,30 @@ def member_of(asked, kernel, point, half):
                 fit = solve_near_far(ground, distinct, distinct.means(working), of_rows)
             elif problem is not None:
                 fits.append(fit)  # from which the logistic step goes on
-            beta, coef = fit.centred
-            of_ground = np.zeros((len(ground.X), coef.shape[1]))
-            of_ground[distinct.kept] = coef
-            columns.append((beta, of_ground))
-            offsets.append(fit.intercept)
+            expansions.append(fit.expansion(distinct, len(ground.X)))
             left, inverse = left_out(fit, distinct, working, of_rows, asked.weights[rows])
             judged.append((rows, left))
-    coef, of_rows = (np.hstack(parts).astype(np.float32) for parts in zip(*columns, strict=True))
-    posterior = ()
+    coef, of_rows, intercept = map(np.hstack, zip(*expansions, strict=True))
+    coef, of_rows = coef.astype(np.float32), of_rows.astype(np.float32)
+    posterior, variances = None, np.zeros(len(judge))
     if asked.problems is None:
-        noise = alpha / distinct.totals
-        posterior = fit, noise, alpha, np.ones(1), distinct.totals.sum()
-        variances = (asked.weights / (alpha * inverse))[half.judge]
-    far = ground.far_sums(of_rows)
-    member = Member(kernel, ground, alpha, coef, of_rows, far, np.concatenate(offsets), posterior)
+        noise, total = alpha / distinct.totals, distinct.totals.sum()
+        posterior = Spread(ground, fit, noise, alpha, np.ones(1), total)
+        variances = (asked.weights / (alpha * inverse))[judge]
+    far, unit = ground.far_sums(of_rows), np.ones(len(intercept))
+    member = Member(
+        alpha, coef, unit, intercept, posterior=posterior, ground=ground, rows=of_rows, far=far,
+        kernel=kernel,
+    )  # fmt: skip
     values = np.zeros((len(asked.number), coef.shape[1]))
     if asked.problems is not None and len(asked.problems) > 1:
-        values = (ground.at_own_rows(coef, of_rows) + member.intercept)[ground.number]
+        values = (ground.at_own_rows(coef, of_rows) + intercept)[ground.number]
     start = 0
     for rows, left in judged:
         values[rows, start : start + left.shape[1]] = left
         start += left.shape[1]
     ground.residuals.clear()  # members are many
-    return member, values[half.judge], variances
+    return member, values[judge], variances
 
 
 def logistic_step(fit, distinct, targets, alpha):

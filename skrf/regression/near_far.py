@@ -491,6 +491,13 @@ class NearFar:
         """Diagonal of the inverse for an intercept that is flat."""
         return self.inverse - self.coef[:, -1] ** 2 / self.total
 
+    def expansion(self, distinct, n_rows):
+        """Return coefficients as of `NearFarSolution`, of all distinct rows, and the intercept."""
+        coef, of_distinct = self.centred
+        rows = np.zeros((n_rows, of_distinct.shape[1]))
+        rows[distinct.kept] = of_distinct
+        return coef, rows, self.intercept
+
 
 def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
     """Return the `NearFar` of targets' means at the distinct rows, (m, T).
@@ -751,27 +758,20 @@ class NearFarRows:
         """
         ground = self.ground
         n_rows, n_columns = len(ground.X), ground.features(ground.X[:0]).shape[1]
-        coefs, rows_of, intercepts, spread = [], [], [], None
+        expansions, spread = [], None
         for rows, targets, level in self._asked(problems):
             if rows is None:
-                coefs.append(np.zeros((n_columns, len(level))))
-                rows_of.append(np.zeros((n_rows, len(level))))
-                intercepts.append(level)
+                nothing = np.zeros((n_columns, len(level))), np.zeros((n_rows, len(level)))
+                expansions.append((*nothing, level))
                 continue
             distinct = ground.part(rows, self.weights[rows])
             means = distinct.means(targets)
             solution = solve_near_far(ground, distinct, means, alpha, judges=sizes is not None)
-            beta, coef = solution.centred
-            of_rows = np.zeros((n_rows, coef.shape[1]))
-            of_rows[distinct.kept] = coef
-            coefs.append(beta)
-            rows_of.append(of_rows)
-            intercepts.append(solution.intercept)
+            expansions.append(solution.expansion(distinct, n_rows))
             if sizes is not None:
                 spread = self._spread(solution, distinct, targets, alpha, sizes, noise)
-        intercept = np.concatenate(intercepts)
+        coef, rows, intercept = map(np.hstack, zip(*expansions, strict=True))
         unit = self.unit if problems is None else np.ones(len(intercept))
-        coef, rows = np.hstack(coefs), np.hstack(rows_of)
         far = ground.far_sums(rows)
         return NearFarSolution(
             alpha, coef, unit, intercept * unit, None, None, spread, ground, rows, far
@@ -802,10 +802,8 @@ class NearFarRows:
             given = ground, distinct, distinct.means(targets)
             share = self.weights[rows].sum() / total(problem)
             solutions = [solve_near_far(*given, alpha, share) for alpha in alphas]
-            pairs = [solution.centred for solution in solutions]
-            beta, coef = (np.hstack(sides) for sides in zip(*pairs, strict=True))
-            of_rows = np.zeros((len(ground.X), coef.shape[1]))
-            of_rows[distinct.kept] = coef
+            expansions = [solution.expansion(distinct, len(ground.X)) for solution in solutions]
+            beta, of_rows, _ = map(np.hstack, zip(*expansions, strict=True))
             values = ground.at_own_rows(beta, of_rows)[ground.number]
             values = np.moveaxis(values.reshape(len(values), len(alphas), -1), 1, 0)
             for place, (solution, alpha) in enumerate(zip(solutions, alphas, strict=True)):
