@@ -17,7 +17,15 @@ from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegresso
 from skrf.regression import blend, kernel_machine, members, near_far
 from skrf.regression.blend import PairCalibration, pair_logs
 from skrf.regression.decide import of_pairs
-from skrf.regression.members import Asked, Half, Kernel, Limits, Point, Trials, fit_member
+from skrf.regression.members import (
+    HalfScales,
+    Hyperparameters,
+    Kernel,
+    Limits,
+    MemberSearch,
+    TrainingData,
+    fit_member,
+)
 from skrf.regression.table import Levels, Table, categories_of, read_columns
 
 RNG = np.random.default_rng(0)
@@ -36,7 +44,7 @@ LARGE = Limits(12, 100)  # one
 JUDGES = np.flatnonzero(NUMBER % 2 == 0)
 
 
-def asked(kind, limits=SMALL, weights=WEIGHTS):
+def data(kind, limits=SMALL, weights=WEIGHTS):
     """Return what is asked about numbers, or two or three classes."""
     X = dict.fromkeys(SCALES, COLUMNS)
     if kind == "numbers":
@@ -45,19 +53,19 @@ def asked(kind, limits=SMALL, weights=WEIGHTS):
     else:
         codes = np.minimum(CODES, kind - 1)
         targets, problems = np.eye(kind)[codes], of_pairs(kind)
-    return Asked(X, NUMBER, weights, targets, codes, problems, limits, 0)
+    return TrainingData(X, NUMBER, weights, targets, codes, problems, limits, 0)
 
 
 def between(member, X, Y):
     """Return the member's kernel of two sets of rows, from its definition."""
-    ground, kernel = member.ground, member.kernel
-    (X, leaves), (Y, others) = ground.located(X), ground.located(Y)
+    near_far, kernel = member.near_far, member.kernel
+    (X, leaves), (Y, others) = near_far.assign(X), near_far.assign(Y)
     X, Y, order = X.astype(float), Y.astype(float), 1 if kernel.name == "laplacian" else 2
     distances = np.linalg.norm(X[:, None] - Y[None], ord=order, axis=2)
-    near = np.exp(-((distances / ground.landmarks.width) ** kernel.exponent))
-    if ground.tree.n_leaves == 1:
+    near = np.exp(-((distances / near_far.landmarks.width) ** kernel.exponent))
+    if near_far.tree.n_leaves == 1:
         return near
-    far = ground.features(X) @ ground.features(Y).T
+    far = near_far.features(X) @ near_far.features(Y).T
     return np.where(np.equal.outer(leaves, others), near, far)
 
 
@@ -69,7 +77,7 @@ def solved(member, rows, targets, noise, at):
     return between(member, at, X) @ (inverse @ (targets - level)) + level
 
 
-def left_out(member, rows, targets, alphas, weights):
+def leave_one_out(member, rows, targets, alphas, weights):
     """Return the values of some rows by all others."""
     found = {}
     for i in np.flatnonzero(np.isin(rows, JUDGES))[::4]:
@@ -84,9 +92,9 @@ ALL_LIMITS = pytest.mark.parametrize("limits", [SMALL, LARGE], ids=["leaves", "e
 
 
 def fitted(kind, kernel, limits, weights=WEIGHTS, alpha=0.3):
-    half = Half({kernel.name: [None, SCALES[kernel.name]]}, JUDGES)
-    given = asked(kind, limits, weights)
-    return given, *fit_member(given, kernel, Point(1, 1.1, alpha), half)
+    half = HalfScales({kernel.name: [None, SCALES[kernel.name]]}, JUDGES)
+    given = data(kind, limits, weights)
+    return given, *fit_member(given, kernel, Hyperparameters(1, 1.1, alpha), half)
 
 
 # ---------------------------------------------------------------- members
@@ -96,12 +104,12 @@ def fitted(kind, kernel, limits, weights=WEIGHTS, alpha=0.3):
 @ALL_KERNELS
 def test_members_are_dense_regressions_of_numbers(kernel, limits):
     given, member, judged, variances = fitted("numbers", kernel, limits)
-    assert (member.ground.tree.n_leaves > 2) == (limits is SMALL)
+    assert (member.near_far.tree.n_leaves > 2) == (limits is SMALL)
     rows, noise = np.arange(N), 0.3 / WEIGHTS
     targets = given.targets[:, 0]
     expected = solved(member, rows, targets, noise, COLUMNS)
     assert_allclose(member.predict(COLUMNS)[:, 0], expected, rtol=1e-4, atol=1e-4)
-    for row, value in left_out(member, rows, targets, np.full(N, 0.3), WEIGHTS).items():
+    for row, value in leave_one_out(member, rows, targets, np.full(N, 0.3), WEIGHTS).items():
         assert judged[list(JUDGES).index(row), 0] == pytest.approx(value, abs=2e-4)
     # Posterior deviations in units of the noise, and those of judges who were left out.
     X = COLUMNS[NUMBER]
@@ -140,7 +148,7 @@ def test_members_are_dense_regressions_of_classes(n_classes, kernel, limits):
                 alphas = alphas / (4 * slopes)
             expected = solved(member, rows, targets, alphas / WEIGHTS[rows], COLUMNS)
             assert_allclose(member.predict(COLUMNS)[:, column], expected, rtol=1e-3, atol=1e-3)
-            for row, value in left_out(member, rows, targets, alphas, WEIGHTS).items():
+            for row, value in leave_one_out(member, rows, targets, alphas, WEIGHTS).items():
                 place = list(JUDGES).index(row)
                 assert judged[place, column] == pytest.approx(value, abs=3e-3)
                 checked += 1
@@ -167,43 +175,43 @@ def test_residuals_that_are_not_kept_are_computed_again(monkeypatch):
     _, kept, judged, _ = fitted(3, KERNELS[0], SMALL)
     monkeypatch.setattr(members, "_KEPT", 0)
     _, member, others, _ = fitted(3, KERNELS[0], SMALL)
-    assert not member.ground.residuals and not kept.ground.residuals
+    assert not member.near_far.residuals and not kept.near_far.residuals
     assert_allclose(others, judged, atol=1e-5)
     assert_allclose(member.predict(COLUMNS), kept.predict(COLUMNS), atol=1e-5)
 
 
 def test_a_scale_of_nothing_makes_rows_equal():
-    given = asked("numbers", SMALL)
-    half = Half({"laplacian": [None, np.float32([1, 0, 0])]}, JUDGES)
+    given = data("numbers", SMALL)
+    half = HalfScales({"laplacian": [None, np.float32([1, 0, 0])]}, JUDGES)
     coarse = np.round(COLUMNS)
     given.X["laplacian"] = coarse
-    member, _, _ = fit_member(given, KERNELS[0], Point(1, 1.0, 0.3), half)
-    assert len(member.ground.X) == len(np.unique(coarse[:, 0]))
+    member, _, _ = fit_member(given, KERNELS[0], Hyperparameters(1, 1.0, 0.3), half)
+    assert len(member.near_far.X) == len(np.unique(coarse[:, 0]))
     assert np.isfinite(member.predict(coarse)).all()
 
 
 # ---------------------------------------------------------------- trials
 
 
-def trials(limits, few_rows=False):
-    given, kernel = asked("numbers", limits), KERNELS[0]
-    halves = [Half({"laplacian": [None, SCALES["laplacian"]]}, JUDGES)]
-    halves.append(Half({"laplacian": [None]}, np.setdiff1d(np.arange(N), JUDGES)))
-    return Trials(given, halves, kernel)
+def search_of(limits):
+    given, kernel = data("numbers", limits), KERNELS[0]
+    halves = [HalfScales({"laplacian": [None, SCALES["laplacian"]]}, JUDGES)]
+    halves.append(HalfScales({"laplacian": [None]}, np.setdiff1d(np.arange(N), JUDGES)))
+    return MemberSearch(given, halves, kernel)
 
 
 @ALL_LIMITS
 def test_trials_are_errors_of_rows_that_scales_have_not_seen(limits, monkeypatch):
     monkeypatch.setattr(near_far, "_SEARCHED", 10**6)  # all leaves
-    search = trials(limits)
+    search = search_of(limits)
     search(KERNELS[1], 1, 0.8, [0.1, 2.0])
     for alpha in (0.1, 2.0):
         errors, weight = 0.0, 0.0
         for half in search.halves:
-            point = Point(1, 0.8, alpha)
-            _, judged, _ = fit_member(search.asked, KERNELS[1], point, half)
-            weights = WEIGHTS[half.judge]
-            errors += weights @ np.square(judged - search.asked.targets[half.judge])[:, 0]
+            point = Hyperparameters(1, 0.8, alpha)
+            _, judged, _ = fit_member(search.data, KERNELS[1], point, half)
+            weights = WEIGHTS[half.validation_rows]
+            errors += weights @ np.square(judged - search.data.targets[half.validation_rows])[:, 0]
             weight += weights.sum()
         assert search.errors[KERNELS[1], point] == pytest.approx(errors / weight, rel=1e-4)
 
@@ -212,34 +220,34 @@ def test_many_rows_are_judged_by_some_of_them(monkeypatch):
     monkeypatch.setattr(members, "_ALL_ROWS", 30)
     monkeypatch.setattr(members, "_TRIAL_ROWS", 12)
     monkeypatch.setattr(near_far, "_SEARCHED", 20)
-    few = trials(LARGE)
-    scene, rows, share = few.scene(1, few.halves[0])
-    assert len(scene.X) == 12 and share == 1 and np.isin(rows, JUDGES).all()
+    few = search_of(LARGE)
+    scaled_rows, rows, share = few.sample(1, few.halves[0])
+    assert len(scaled_rows.X) == 12 and share == 1 and np.isin(rows, JUDGES).all()
     assert set(rows) == set(np.flatnonzero(np.isin(NUMBER, NUMBER[rows])))  # with their equals
-    leaves = trials(SMALL)
-    scene, rows, share = leaves.scene(1, leaves.halves[0])
+    leaves = search_of(SMALL)
+    scaled_rows, rows, share = leaves.sample(1, leaves.halves[0])
     distinct = len(np.unique(NUMBER[rows]))
     assert 20 <= distinct < 45 and share == pytest.approx(distinct / 45)
     for one in (few, leaves):
         one(KERNELS[0], 0, 1.0, [0.3])
-        assert 0.1 < one.errors[KERNELS[0], Point(0, 1.0, 0.3)] < 1.5
+        assert 0.1 < one.errors[KERNELS[0], Hyperparameters(0, 1.0, 0.3)] < 1.5
 
 
 def test_of_equal_points_the_simplest_is_chosen():
-    search = trials(LARGE)
+    search = search_of(LARGE)
     search.errors = {
-        (KERNELS[0], Point(1, 2.0, 1.0)): 0.5,
-        (KERNELS[0], Point(0, 1.0, 1.0)): 0.5 * (1 + 5e-6),
-        (KERNELS[0], Point(0, 1.0, 0.1)): 0.5,
-        (KERNELS[1], Point(2, 1.0, 1.0)): 0.4,
-        (KERNELS[0], Point(0, 3.0, 1.0)): 0.6,
+        (KERNELS[0], Hyperparameters(1, 2.0, 1.0)): 0.5,
+        (KERNELS[0], Hyperparameters(0, 1.0, 1.0)): 0.5 * (1 + 5e-6),
+        (KERNELS[0], Hyperparameters(0, 1.0, 0.1)): 0.5,
+        (KERNELS[1], Hyperparameters(2, 1.0, 1.0)): 0.4,
+        (KERNELS[0], Hyperparameters(0, 3.0, 1.0)): 0.6,
     }
-    assert search.best(KERNELS[0]) == Point(0, 1.0, 1.0)
-    assert search.best(*KERNELS) == Point(2, 1.0, 1.0)
+    assert search.best(KERNELS[0]) == Hyperparameters(0, 1.0, 1.0)
+    assert search.best(*KERNELS) == Hyperparameters(2, 1.0, 1.0)
 
 
 def test_a_search_climbs_to_a_local_minimum():
-    search = trials(LARGE)
+    search = search_of(LARGE)
     best = search.search(KERNELS[0])
     error = search.errors[KERNELS[0], best]
     assert error == min(search.errors.values())
@@ -293,7 +301,7 @@ def test_calibrations_make_probabilities_of_least_loss():
         for sign in (-1, 1):
             moved = vars(found) | {name: getattr(found, name) + sign * step}
             assert loss(found) < loss(PairCalibration(**moved)) + 2e-5
-    assert loss(found) < loss(PairCalibration(("mean", 1.0), 1.0, np.zeros(3), found.doubt))
+    assert loss(found) < loss(PairCalibration(("mean", 1.0), 1.0, np.zeros(3), found.smoothing))
 
 
 def test_weights_of_blends_are_optimal():

@@ -25,11 +25,11 @@ from skrf.features import as_feature_map
 from skrf.regression import near_far
 from skrf.regression.decide import Decision, of_all_classes
 from skrf.regression.near_far import (
-    Ground,
+    NearFarKernel,
     Tree,
     _cut_of,
     factor_of,
-    left_out,
+    leave_one_out,
     sampled,
     solve_near_far,
 )
@@ -58,7 +58,7 @@ class Dense:
     def __init__(self, model, rows, weights, alpha, kernel="gaussian"):
         self.model, self.rows, self.weights = model, rows, weights
         self.kernel = lambda A, B: KERNELS[kernel](A * model.sigma_, B * model.sigma_)
-        self.ground = model._fitted.solution.ground
+        self.near_far = model._fitted.solution.near_far
         self.A = self.between(rows, rows) + np.diag(alpha / weights)
         inverse = np.linalg.inv(self.A)
         ones = inverse.sum(axis=1)
@@ -66,7 +66,7 @@ class Dense:
         self.inverse, self.centred = inverse, inverse - np.outer(ones, ones) / ones.sum()
 
     def leaves(self, rows):
-        return self.ground.located(rows)[1]
+        return self.near_far.assign(rows)[1]
 
     def between(self, A, B):
         features = [self.model.feature_map_.transform(rows) for rows in (A, B)]
@@ -79,7 +79,7 @@ class Dense:
         level = self.ones @ targets / self.total
         return self.between(Q, self.rows) @ coef + level
 
-    def left_out(self, targets):
+    def leave_one_out(self, targets):
         """Return predictions of every row by a solve without it."""
         K, predicted = self.between(self.rows, self.rows), []
         for i in range(len(self.rows)):
@@ -147,13 +147,13 @@ def test_error_bars_with_the_noise_as_estimated(weights):
 def test_leave_one_out_is_its_definition(weights, alpha):
     """A row leaves with its whole weight, its equals stay."""
     model = near(alpha=alpha).fit(X, y, weights)
-    ground = Ground.of(as_feature_map(model.feature_map_), X, 20)
-    distinct = ground.part(np.arange(90), weights)
+    near_far = NearFarKernel.of(as_feature_map(model.feature_map_), X, 20)
+    distinct = near_far.distinct_rows(np.arange(90), weights)
     of_rows = np.full(len(distinct.kept), alpha)  # the same as a number
-    solution = solve_near_far(ground, distinct, distinct.means(y), of_rows)
-    predicted, inverse = left_out(solution, distinct, y, of_rows, weights)
-    assert_array_equal(predicted, left_out(solution, distinct, y, alpha, weights)[0])
-    single = np.bincount(distinct.number)[distinct.number] == 1
+    solution = solve_near_far(near_far, distinct, distinct.means(y), of_rows)
+    predicted, inverse = leave_one_out(solution, distinct, y, of_rows, weights)
+    assert_array_equal(predicted, leave_one_out(solution, distinct, y, alpha, weights)[0])
+    single = np.bincount(distinct.row_to_distinct)[distinct.row_to_distinct] == 1
     dense = Dense(model, X, weights, alpha)
     assert_allclose(inverse[single], np.diagonal(dense.centred)[single], rtol=1e-3)
     for i in (0, 7, 33, 60, 89):
@@ -165,19 +165,19 @@ def test_leave_one_out_is_its_definition(weights, alpha):
 
 def test_a_sample_of_leaves_stands_for_all():
     feature_map = as_feature_map(clone(MAP).fit(X))
-    ground = Ground.of(feature_map, X, 20)
+    near_far = NearFarKernel.of(feature_map, X, 20)
     errors = []
-    for leaves in (range(ground.tree.n_leaves), [0, 2]):
-        rows = np.flatnonzero(np.isin(ground.tree.leaf_of(X * MAP.sigma), leaves))
-        distinct = ground.part(rows, np.ones(len(rows)))
+    for leaves in (range(near_far.tree.n_leaves), [0, 2]):
+        rows = np.flatnonzero(np.isin(near_far.tree.leaf_of(X * MAP.sigma), leaves))
+        distinct = near_far.distinct_rows(rows, np.ones(len(rows)))
         share = len(rows) / len(X)
-        solution = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3, share)
+        solution = solve_near_far(near_far, distinct, distinct.means(y[rows]), 0.3, share)
         errors.append(np.full(y.shape, np.nan))
         errors[-1][rows] = (
-            left_out(solution, distinct, y[rows], 0.3, np.ones(len(rows)))[0] - y[rows]
+            leave_one_out(solution, distinct, y[rows], 0.3, np.ones(len(rows)))[0] - y[rows]
         )
         if share < 1:  # without the factor, landmarks are penalised too much
-            poor = solve_near_far(ground, distinct, distinct.means(y[rows]), 0.3)
+            poor = solve_near_far(near_far, distinct, distinct.means(y[rows]), 0.3)
             assert np.abs(poor.beta).max() < np.abs(solution.beta).max()
     known = np.isfinite(errors[1][:, 0])
     assert 30 < known.sum() < 60
@@ -192,7 +192,7 @@ def test_one_leaf_is_the_exact_kernel(model):
     method = "predict" if model is ApproxKernelRidge else "decision_function"
     expected, actual = (getattr(fitted, method)(Q) for fitted in (exact, leaf))
     assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-    assert leaf._fitted.solution.ground.tree.n_leaves == 1
+    assert leaf._fitted.solution.near_far.tree.n_leaves == 1
 
 
 @pytest.mark.parametrize("decision", ["auto", "argmax", "one-vs-one"])
@@ -275,7 +275,7 @@ def test_one_hot_columns_of_many_values_make_no_deep_tree(container):
     rows, targets = np.eye(600)[np.arange(1200) % 600], np.arange(1200) % 600 / 600.0
     model = ApproxKernelRidge(ClusterNystroem(8), sigma=8.0, alpha=1e-3, max_leaf_size=6)
     model.fit(container(rows), targets)
-    tree = model._fitted.solution.ground.tree
+    tree = model._fitted.solution.near_far.tree
     assert 100 <= tree.n_leaves <= 240  # halves of halves, where each row was a leaf before
     assert_allclose(pickle.loads(pickle.dumps(model)).predict(rows), targets, atol=0.05)
 
@@ -333,13 +333,13 @@ def test_sums_of_leaves_keep_small_directions_beside_large_ones(sigma, monkeypat
     rows = rng.normal(size=(1000, 3))
     targets = np.sin(rows[:, :1]) + 0.5 * rng.normal(size=(1000, 1))
     feature_map = ClusterNystroem(30, sigma=sigma, centers="random", random_state=0).fit(rows)
-    ground = Ground.of(as_feature_map(feature_map), rows, 250)
-    distinct = ground.part(np.arange(1000), np.ones(1000))
+    kernel = NearFarKernel.of(as_feature_map(feature_map), rows, 250)
+    distinct = kernel.distinct_rows(np.arange(1000), np.ones(1000))
     found = []
     for least in (near_far._SINGLE_ALPHA, np.inf):
         monkeypatch.setattr(near_far, "_SINGLE_ALPHA", least)
-        solution = solve_near_far(ground, distinct, targets, 1e-4, share=0.02)
-        found.append(left_out(solution, distinct, targets, 1e-4, np.ones(1000))[0])
+        solution = solve_near_far(kernel, distinct, targets, 1e-4, share=0.02)
+        found.append(leave_one_out(solution, distinct, targets, 1e-4, np.ones(1000))[0])
     assert_allclose(*found, atol=5e-6)
 
 
@@ -421,7 +421,7 @@ def test_a_search_is_judged_by_leave_one_out(weights):
     expected = []
     for sigma in SIGMAS:
         for alpha in ALPHAS:
-            predicted = dense_at(sigma, alpha, weights=weights).left_out(y[SOME])
+            predicted = dense_at(sigma, alpha, weights=weights).leave_one_out(y[SOME])
             errors = np.average((predicted - y[SOME]) ** 2, axis=0, weights=weights)
             expected.append(-errors.mean())
     table = model.cv_results_
@@ -460,12 +460,12 @@ def test_decisions_of_a_search_read_values_of_rows_left_out(n_classes, decision)
         pairs = [(0, 1)] if n_classes == 2 else [(0, 1), (0, 2), (1, 2)]
         if decision == "argmax" and n_classes > 2:
             targets = np.where(labels[:, None] == np.arange(3), 1.0, -1.0)
-            expected = dense_at(0.8, alpha).left_out(targets).T
+            expected = dense_at(0.8, alpha).leave_one_out(targets).T
         for first, second in pairs if not len(expected) else ():
             rows = np.isin(labels, (first, second))
             dense, targets = dense_at(0.8, alpha, rows), 2.0 * (labels[rows] == second) - 1
             values = dense.predict(X[SOME], targets)
-            values[rows] = dense.left_out(targets)
+            values[rows] = dense.leave_one_out(targets)
             expected.append(values)
         assert_allclose(seen[place], np.transpose(expected), rtol=2e-3, atol=2e-3)
         signs = seen[place]
@@ -498,7 +498,7 @@ def test_labels_of_several_columns_are_searched():
     model = searched(ApproxKernelRidgeClassifierCV, sigmas=[0.8]).fit(X[SOME], labels)
     expected = []
     for alpha in ALPHAS:
-        predicted = dense_at(0.8, alpha).left_out(2.0 * labels - 1)
+        predicted = dense_at(0.8, alpha).leave_one_out(2.0 * labels - 1)
         expected.append(-np.mean((predicted - (2.0 * labels - 1)) ** 2))
     assert_allclose(model.cv_results_["mean_test_score"], expected, rtol=1e-3)
     assert model.predict(Q).shape == (len(Q), 2)
@@ -538,18 +538,18 @@ def test_leaves_of_a_search_are_the_same_for_all_sigmas_and_stand_for_all(model,
     monkeypatch.setattr(near_far, "_SEARCHED", 30)
     shares, kept, solve = [], [], near_far.solve_near_far
 
-    def spied(ground, distinct, means, alpha, share=1.0, **options):
+    def spied(near_far, distinct, means, alpha, share=1.0, **options):
         shares.append(share)
         kept.append(len(distinct.kept))
-        return solve(ground, distinct, means, alpha, share, **options)
+        return solve(near_far, distinct, means, alpha, share, **options)
 
     monkeypatch.setattr(near_far, "solve_near_far", spied)
     targets = y[:, 0] if model is ApproxKernelRidgeCV else np.digitize(y[:, 0], [-0.5, 0.5])
     rows_of_all = X + 0.01 * RNG.normal(size=X.shape)  # none equal
     found = searched(model).fit(rows_of_all, targets, WEIGHTS)
     assert 30 <= found.n_samples_searched_ < 70
-    ground = Ground.of(as_feature_map(found.feature_map_), rows_of_all, 20)
-    rows = sampled(ground.bounds, ground.number, np.random.default_rng(0))
+    leaves = NearFarKernel.of(as_feature_map(found.feature_map_), rows_of_all, 20)
+    rows = sampled(leaves.bounds, leaves.row_to_distinct, np.random.default_rng(0))
     assert len(rows) == found.n_samples_searched_
     parts = [slice(None)]
     if model is ApproxKernelRidgeClassifierCV:
@@ -560,7 +560,7 @@ def test_leaves_of_a_search_are_the_same_for_all_sigmas_and_stand_for_all(model,
         is_in[part] = True
         expected.append(WEIGHTS[rows][is_in[rows]].sum() / WEIGHTS[is_in].sum())
     assert_allclose(np.unique(np.round(shares, 9)), np.sort(np.round([*expected, 1.0], 9)))
-    assert set(kept[: len(SIGMAS)]) == {len(np.unique(ground.number[rows]))}
+    assert set(kept[: len(SIGMAS)]) == {len(np.unique(leaves.row_to_distinct[rows]))}
 
 
 class AllTogether(Decision):

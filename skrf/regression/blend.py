@@ -1,6 +1,6 @@
-"""What members of a kernel machine say, as probabilities, and how they are blended.
+"""Predictions of the members of a kernel machine as probabilities, and how they are blended.
 
-Both are chosen by what members say of rows that they have not seen.
+Both are chosen by the predictions of rows that members have not seen.
 """
 
 from dataclasses import dataclass
@@ -62,14 +62,14 @@ class PairCalibration:
         Multiplies its logarithms.
     offsets : ndarray of shape (K,)
         What is added to those of each class.
-    doubt : float
-        Share of the rows of which nothing is known.
+    smoothing : float
+        Share of the rows that are as likely to have any class.
     """
 
     map: tuple
     scale: float
     offsets: np.ndarray
-    doubt: float
+    smoothing: float
 
     @classmethod
     def of(cls, values, codes, weights, n_classes):
@@ -80,28 +80,28 @@ class PairCalibration:
 
         def loss(point, logs, rows=slice(None)):
             scale, offsets = np.exp(point[0]), point[1:]
-            found = log_softmax(logs * scale + offsets, axis=1)
-            rest = (np.exp(found) - targets[rows]) * shares[rows, None]
-            worth = -shares[rows] @ np.sum(found * targets[rows], axis=1)
-            slope = np.append(np.sum(rest * logs) * scale, rest.sum(axis=0))
+            log_shares = log_softmax(logs * scale + offsets, axis=1)
+            residuals = (np.exp(log_shares) - targets[rows]) * shares[rows, None]
+            loss_value = -shares[rows] @ np.sum(log_shares * targets[rows], axis=1)
+            slope = np.append(np.sum(residuals * logs) * scale, residuals.sum(axis=0))
             slope[1:] += _PENALTY / n * offsets
-            return worth + _PENALTY / 2 / n * offsets @ offsets, slope
+            return loss_value + _PENALTY / 2 / n * offsets @ offsets, slope
 
-        some = np.arange(n_rows)
+        sample = np.arange(n_rows)
         if n_rows > _MAP_ROWS:
-            some = np.sort(np.random.default_rng(0).permutation(n_rows)[:_MAP_ROWS])
-        looks = []
-        for one in _MAPS:
-            logs = pair_logs(values[some], n_classes, *one)
+            sample = np.sort(np.random.default_rng(0).permutation(n_rows)[:_MAP_ROWS])
+        first_losses = []
+        for kind, by in _MAPS:
+            logs = pair_logs(values[sample], n_classes, kind, by)
             points = [np.append(scale, np.zeros(n_classes)) for scale in _LOOKS]
-            looks.append(min(loss(point, logs, some)[0] for point in points))
+            first_losses.append(min(loss(point, logs, sample)[0] for point in points))
         best = None
-        for place in np.argsort(looks, kind="stable")[:_BEST_MAPS]:
+        for place in np.argsort(first_losses, kind="stable")[:_BEST_MAPS]:
             logs = pair_logs(values, n_classes, *_MAPS[place])
             start, options = np.append(0.7, np.zeros(n_classes)), {"maxiter": _STEPS}
-            found = minimize(loss, start, logs, jac=True, method="L-BFGS-B", options=options)
-            if best is None or found.fun < best[0]:
-                best = found.fun, _MAPS[place], found.x
+            optimum = minimize(loss, start, logs, jac=True, method="L-BFGS-B", options=options)
+            if best is None or optimum.fun < best[0]:
+                best = optimum.fun, _MAPS[place], optimum.x
         _, chosen, point = best
         return cls(chosen, float(np.exp(point[0])), point[1:], 1 / n)
 
@@ -109,8 +109,8 @@ class PairCalibration:
         """Return the logarithms, (n, K)."""
         n_classes = len(self.offsets)
         logs = pair_logs(values, n_classes, *self.map) * self.scale + self.offsets
-        found = (1 - self.doubt) * softmax(logs, axis=1) + self.doubt / n_classes
-        return np.log(found)
+        shares = (1 - self.smoothing) * softmax(logs, axis=1) + self.smoothing / n_classes
+        return np.log(shares)
 
 
 def weights_of_numbers(values, targets, weights):
@@ -119,7 +119,7 @@ def weights_of_numbers(values, targets, weights):
     Parameters
     ----------
     values : ndarray of shape (m, n, T)
-        What members say of rows that they have not seen.
+        Members' predictions of rows that they have not seen.
     targets : ndarray of shape (n, T)
         Targets, of about variance 1.
     weights : ndarray of shape (n,)
@@ -131,8 +131,8 @@ def weights_of_numbers(values, targets, weights):
     equal, most = np.full(m, 1 / m), 1e3 * np.abs(columns).max(initial=1.0)
     system = np.vstack([columns, np.full((1, m), most), np.sqrt(_PENALTY) * np.eye(m)])
     sides = np.concatenate([(targets * roots).ravel(), [most], np.sqrt(_PENALTY) * equal])
-    found = nnls(system, sides)[0]
-    return found / found.sum()
+    members = nnls(system, sides)[0]
+    return members / members.sum()
 
 
 def weights_of_two_classes(logits, codes, weights):
@@ -158,8 +158,8 @@ def weights_of_two_classes(logits, codes, weights):
         return -shares @ log_expit(margins) + _PENALTY / 2 / n * apart @ apart, slope
 
     bounds = [(0, None)] * m + [(None, None)]
-    found = minimize(loss, np.append(equal, 0.0), jac=True, method="L-BFGS-B", bounds=bounds).x
-    return found[:m], found[m]
+    best = minimize(loss, np.append(equal, 0.0), jac=True, method="L-BFGS-B", bounds=bounds).x
+    return best[:m], best[m]
 
 
 def weights_of_classes(logs, codes, weights):
@@ -178,10 +178,10 @@ def weights_of_classes(logs, codes, weights):
     """
     m, n, n_classes = len(logs), weights.sum(), logs.shape[2]
     shares, targets, equal = weights / n, np.eye(n_classes)[codes], np.full(m, 1 / m)
-    found = equal
+    members = equal
     for _ in range(_ALL_STEPS):
-        rest = (softmax(np.tensordot(found, logs, 1), axis=1) - targets) * shares[:, None]
-        slope = np.einsum("nk,mnk->m", rest, logs) + _PENALTY / n * (found - equal)
-        found = found * np.exp(-_RATE * (slope - slope.min()))
-        found = found / found.sum()
-    return found
+        residuals = (softmax(np.tensordot(members, logs, 1), axis=1) - targets) * shares[:, None]
+        slope = np.einsum("nk,mnk->m", residuals, logs) + _PENALTY / n * (members - equal)
+        members = members * np.exp(-_RATE * (slope - slope.min()))
+        members = members / members.sum()
+    return members

@@ -72,8 +72,8 @@ class FeatureMachine(ABC):
         self.scales = scales
         self.rows = self.scaled(self.X)
         self.distances = squareform(pdist(self.rows, self.metric).astype(np.float32))
-        some = self.distances[:: math.ceil(len(self.X) / _N_MEDIAN)]
-        self.unit = np.median(some[some > 0]) if np.any(some) else 1.0
+        sample = self.distances[:: math.ceil(len(self.X) / _N_MEDIAN)]
+        self.unit = np.median(sample[sample > 0]) if np.any(sample) else 1.0
 
     def _kernel(self, distances, width):
         scaled = distances * np.float32(-1 / (width * self.unit))
@@ -85,8 +85,8 @@ class FeatureMachine(ABC):
         noise = penalty / (len(kernel) * self.shares)
         root = inverse_root(factor_of(shifted(kernel, noise), noise.min()))
         coef = root.T @ (root @ self.targets.astype(root.dtype))
-        rest = coef / np.einsum("ij,ij->j", root, root)[:, None]
-        return kernel, coef, self.shares @ np.square(rest).sum(axis=1)
+        residuals = coef / np.einsum("ij,ij->j", root, root)[:, None]
+        return kernel, coef, self.shares @ np.square(residuals).sum(axis=1)
 
     def fit(self, *choices):
         """Fit with the best width and penalty by leave-one-out, and return their number."""

@@ -18,7 +18,7 @@ from ..features import ClusterNystroem, as_feature_map, columns_of
 from .data import Data, Splits, as_slice, stratified, sums_of_splits
 from .decide import best_classes, losses
 from .moments import RidgeSums, beside_threads, features_of, held_features, moments_of_groups
-from .near_far import Ground, NearFarRows, check_leaves, sampled
+from .near_far import NearFarKernel, NearFarRows, check_leaves, sampled
 from .rows import RowSystem, kernel_between
 from .solve import Solution, solve_problems, values_of
 
@@ -307,15 +307,15 @@ class LeafSource:
     n_columns = None
 
     @cached_property
-    def _ground(self):
+    def _near_far(self):
         fitted = self.fit(self.sigma)
         check_leaves(fitted, self.everything.X, self.most)
-        return Ground.of(as_feature_map(fitted), self.everything.X, self.most)
+        return NearFarKernel.of(as_feature_map(fitted), self.everything.X, self.most)
 
     @cached_property
     def _rows(self):
-        ground = self._ground
-        return sampled(ground.bounds, ground.number, np.random.default_rng(0))
+        near_far = self._near_far
+        return sampled(near_far.bounds, near_far.row_to_distinct, np.random.default_rng(0))
 
     @cached_property
     def data(self):
@@ -339,7 +339,7 @@ class LeafSource:
         """Return a list of the only `Held`; see `FeatureSource`."""
         data, feature_map = self.data, as_feature_map(self.fit(sigma))
         with beside_threads(feature_map):
-            leaves = self._ground.some(feature_map, data.X, self._rows)
+            leaves = self._near_far.subset(feature_map, data.X, self._rows)
             values = NearFarRows.under(leaves, data).held(problems, alphas, self._total)
         unit = data.values.unit if problems is None else np.ones(values.shape[2])
         nothing = Solution(0.0, np.empty((0, 0)), unit, np.empty(0))

@@ -28,7 +28,7 @@ from .base import score
 from .blend import PairCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
 from .data import check_class_weight, class_factors, codes_of_targets, copy_groups
 from .decide import of_pairs
-from .members import Asked, Half, Kernel, Limits, Trials, fit_member
+from .members import HalfScales, Kernel, Limits, MemberSearch, TrainingData, fit_member
 from .table import Table, categories_of, comparable, read_columns, warn_of_text
 
 _AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")
@@ -48,16 +48,16 @@ class Blend:
         The columns.
     members : list of list of Member
         For every kernel, those of each half.
-    weights : ndarray of shape (n_said,)
-        Of what kernels say: those of more than two classes say two things.
+    weights : ndarray of shape (n_predictions,)
+        Weights of the kernels' predictions; of more than two classes, a kernel has two of them.
     offset : float
         Added to the logarithm of the odds of two classes.
     calibrations : list of PairCalibration
-        Of what kernels say of more than two classes.
-    doubt : float
-        Share of the rows of two classes of which nothing is known.
-    spread : ndarray of shape (T,)
-        What the variances of numbers are multiplied by.
+        Calibrations of the kernels' predictions of more than two classes.
+    smoothing : float
+        Share of the rows of two classes that are as likely to have either.
+    variance_scale : ndarray of shape (T,)
+        Factors of the variances of numbers.
     """
 
     table: Table
@@ -65,80 +65,82 @@ class Blend:
     weights: np.ndarray
     offset: float = 0.0
     calibrations: tuple = ()
-    doubt: float = 0.0
-    spread: np.ndarray | float = 1.0
+    smoothing: float = 0.0
+    variance_scale: np.ndarray | float = 1.0
 
     def columns(self, X):
         """Return the columns of rows for every kernel by name."""
         return columns_of(self.table, self.table(X))
 
-    def said(self, rows):
-        """Return what every kernel says of rows, given by their columns, the mean over halves."""
-        return [np.mean(of_halves, axis=0) for of_halves in self._of_members(rows, "predict")]
+    def predictions(self, rows):
+        """Return each kernel's predictions at rows of columns, averaged over halves."""
+        return [np.mean(values, axis=0) for values in self._of_members(rows, "predict")]
 
     def variances(self, rows):
-        """Return the variances of targets at rows in units of that of the noise, likewise."""
-        return [np.mean(np.square(one), axis=0) for one in self._of_members(rows, "predict_std")]
+        """Return each kernel's variances of the targets at rows, in units of that of the noise."""
+        return [np.mean(np.square(std), axis=0) for std in self._of_members(rows, "predict_std")]
 
     def _of_members(self, rows, method):
         for halves in self.members:
-            yield [getattr(one, method)(rows[one.kernel_]) for one in halves]
+            yield [getattr(member, method)(rows[member.kernel_]) for member in halves]
 
 
-def deviations(weights, said, variances, spread=1.0):
+def deviations(weights, predictions, variances, variance_scale=1.0):
     """Return the standard deviations of targets, (n, T).
 
     Parameters
     ----------
     weights : ndarray of shape (m,)
         Weights of kernels.
-    said : sequence of ndarray of shape (n, T)
-        What each says.
+    predictions : sequence of ndarray of shape (n, T)
+        What each predicts.
     variances : sequence of ndarray of shape (n,)
         Their variances.
-    spread : float or ndarray of shape (T,), default=1.0
-        What these are multiplied by.
+    variance_scale : float or ndarray of shape (T,), default=1.0
+        Factors of these.
     """
-    apart = np.stack(said) - np.tensordot(weights, said, 1)
+    differences = np.stack(predictions) - np.tensordot(weights, predictions, 1)
     variances = np.tensordot(weights, variances, 1)[:, None]
-    return np.sqrt(spread * variances + np.tensordot(weights, apart**2, 1))
+    return np.sqrt(variance_scale * variances + np.tensordot(weights, differences**2, 1))
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
-    """Members, and what they say of rows that were left out.
+class FittedMembers:
+    """Members, and their predictions of rows that were left out.
 
     Parameters
     ----------
-    asked : Asked
-        What was asked.
+    data : TrainingData
+        The rows and targets.
     table : Table
         The columns.
     members : list of list of Member
         As of a `Blend`, of all kernels.
-    said : list of ndarray of shape (n, V)
-        What each kernel says.
+    predictions : list of ndarray of shape (n, V)
+        Each kernel's leave-one-out predictions.
     variances : list of ndarray of shape (n,)
         Variances of numbers in units of that of the noise.
     """
 
-    asked: Asked
+    data: TrainingData
     table: Table
     members: list
-    said: list
+    predictions: list
     variances: list
 
-    def blend(self, weights, calibrations=(), **others):
+    def blend(self, weights, calibrations=(), **parameters):
         """Return the `Blend` of kernels of some weight, and the weights of all kernels.
 
-        The others would take time and say nothing.
+        The others would take time and add nothing.
         """
         parts = np.split(weights, len(self.members)) if self.members else []
         chosen = [k for k, part in enumerate(parts) if part.any()]
         if calibrations:
-            others["calibrations"] = [calibrations[i] for k in chosen for i in (2 * k, 2 * k + 1)]
+            parameters["calibrations"] = [
+                calibrations[i] for k in chosen for i in (2 * k, 2 * k + 1)
+            ]
         kept = np.concatenate([np.zeros(0), *(parts[k] for k in chosen)])
-        blend = Blend(self.table, [self.members[k] for k in chosen], kept, **others)
+        blend = Blend(self.table, [self.members[k] for k in chosen], kept, **parameters)
         return blend, np.array([part.sum() for part in parts])
 
 
@@ -148,7 +150,7 @@ def columns_of(table, encoded):
     return {"laplacian": encoded, "gaussian": smooth}
 
 
-def _weighed(weights, factors):
+def _normalised_weights(weights, factors):
     """Return weights of mean 1, times factors of classes that keep their sum."""
     weights = np.maximum(weights / weights.max(), _LEAST_WEIGHT)
     weights = weights / weights.mean()
@@ -175,40 +177,40 @@ class _KernelMachine(EstimatorBase):
 
     def _kernels(self):
         """Return the kernels, those of one name next to each other."""
-        given = _AUTO if self.kernels == "auto" else self.kernels
-        found = []
-        for one in given:
-            name, exponent = one if isinstance(one, (tuple, list)) and len(one) == 2 else (one, 1.0)
+        kernels = []
+        for choice in _AUTO if self.kernels == "auto" else self.kernels:
+            is_pair = isinstance(choice, (tuple, list)) and len(choice) == 2
+            name, exponent = choice if is_pair else (choice, 1.0)
             is_known = name == "laplacian" and isinstance(exponent, Real) and exponent is not True
-            if one == "gaussian":
-                found.append(Kernel("gaussian", 2.0))
+            if choice == "gaussian":
+                kernels.append(Kernel("gaussian", 2.0))
             elif is_known and 0 < exponent <= 1:
-                found.append(Kernel("laplacian", float(exponent)))
+                kernels.append(Kernel("laplacian", float(exponent)))
             else:
                 raise ValueError(
                     "kernels must be 'auto' or a list of 'laplacian', ('laplacian', exponent) with "
-                    f"an exponent above 0 and at most 1, and 'gaussian', got {one!r} in "
+                    f"an exponent above 0 and at most 1, and 'gaussian', got {choice!r} in "
                     f"{self.kernels!r}."
                 )
-        if not found or len(set(found)) < len(found):
+        if not kernels or len(set(kernels)) < len(kernels):
             raise ValueError(
                 f"kernels must hold at least one kernel, and none twice, got {self.kernels!r}."
             )
-        return sorted(found, key=lambda one: one.name == "gaussian")
+        return sorted(kernels, key=lambda kernel: kernel.name == "gaussian")
 
     def _fit(self, X, y, sample_weight):
-        """Return a draft, and what was `Learned`."""
+        """Return a draft, and the `FittedMembers`."""
         self._validate_params()
         kernels, draft = self._kernels(), draft_of(self)
         columns, kinds = read_columns(draft, X, reset=True)
         names = getattr(draft, "feature_names_in_", None)
         by_dtype = [kind != "number" for kind in kinds]
         are_categories = categories_of(self.categorical_features, by_dtype, names)
-        y = draft._checked(columns[0], y)
+        y = draft._validate_y(columns[0], y)
         places = np.arange(len(columns[0]))[:, None]
         weights, places, y = drop_zero_weights(sample_weight, places, y)
         weights = np.ones(len(y)) if weights is None else weights
-        factors = draft._factors(y, weights)
+        factors = draft._class_factors(y, weights)
         if not factors.all():
             places, y, weights, factors = (
                 part[factors > 0] for part in (places, y, weights, factors)
@@ -226,8 +228,8 @@ class _KernelMachine(EstimatorBase):
             weights = np.bincount(groups, weights / weights.max())
             columns = [column[first] for column in columns]
             y, factors = y[first], factors[first]
-        weights = _weighed(weights, factors)
-        targets, codes, problems = draft._asked(y, weights)
+        weights = _normalised_weights(weights, factors)
+        targets, codes, problems = draft._encode_y(y, weights)
         table, encoded = Table.of(columns, are_categories, weights)
         by_default = isinstance(self.categorical_features, str)
         are_undeclared = [by_default and kind == "text" for kind in kinds]
@@ -238,51 +240,54 @@ class _KernelMachine(EstimatorBase):
         _, first, number = np.unique(row_codes(encoded), return_index=True, return_inverse=True)
         rows = columns_of(table, encoded[first])
         limits = Limits(self.n_components, self.max_leaf_size)
-        asked = Asked(rows, number, weights, targets, codes, problems, limits, seed)
-        learned = Learned(asked, table, [], [], [])
+        data = TrainingData(rows, number, weights, targets, codes, problems, limits, seed)
+        fitted = FittedMembers(data, table, [], [], [])
         if problems == []:  # of a single class
-            return draft, learned
-        halves, trials = self._halves(asked, kernels, progress), {}
+            return draft, fitted
+        halves, searches = self._halves(data, kernels, progress), {}
         for kernel in kernels:
-            if kernel.name not in trials:
-                trials[kernel.name] = Trials(asked, halves, kernel)
-            point = trials[kernel.name].search(kernel)
+            if kernel.name not in searches:
+                searches[kernel.name] = MemberSearch(data, halves, kernel)
+            setting = searches[kernel.name].search(kernel)
             progress(f"{kernel.name}, exponent {kernel.exponent:g}: searched")
-            found = [fit_member(asked, kernel, point, half) for half in halves]
-            members, values, variances = zip(*found, strict=True)
-            # The rows of a half are judged by what the other half has learned.
-            order = np.argsort(np.concatenate([half.judge for half in halves]))
-            learned.members.append(list(members))
-            learned.said.append(np.concatenate(values)[order])
-            learned.variances.append(np.concatenate(variances)[order])
+            of_halves = [fit_member(data, kernel, setting, half) for half in halves]
+            members, values, variances = zip(*of_halves, strict=True)
+            # The rows of a half are judged by scales that were learned from the other.
+            order = np.argsort(np.concatenate([half.validation_rows for half in halves]))
+            fitted.members.append(list(members))
+            fitted.predictions.append(np.concatenate(values)[order])
+            fitted.variances.append(np.concatenate(variances)[order])
             progress(f"{kernel.name}, exponent {kernel.exponent:g}: fitted")
-        return draft, learned
+        return draft, fitted
 
-    def _factors(self, y, weights):
+    def _class_factors(self, y, weights):
         """Return by what the weights of the rows are multiplied."""
         return np.ones(len(y))
 
-    def _halves(self, asked, kernels, progress):
+    def _halves(self, data, kernels, progress):
         """Return the halves of the rows with scales learned from the other; one without scales."""
-        names, n = {kernel.name: kernel for kernel in kernels}, len(asked.X["laplacian"])
+        names, n = {kernel.name: kernel for kernel in kernels}, len(data.X["laplacian"])
         if self.relevance is None or n < _FEW:
-            return [Half(dict.fromkeys(names, [None]), np.arange(len(asked.number)))]
+            return [HalfScales(dict.fromkeys(names, [None]), np.arange(len(data.row_to_distinct)))]
         # Equal rows stay together, so that weights count as repetitions.
-        is_first = np.isin(asked.number, asked.rng().permutation(n)[: n // 2])
-        parts, halves = [np.flatnonzero(is_first), np.flatnonzero(~is_first)], []
-        for learning, judging in (parts, parts[::-1]):
-            scales = {name: asked.learned(one, learning, judging) for name, one in names.items()}
-            halves.append(Half(scales, judging))
+        is_first = np.isin(data.row_to_distinct, data.rng().permutation(n)[: n // 2])
+        sides, halves = [np.flatnonzero(is_first), np.flatnonzero(~is_first)], []
+        for learning_rows, validation_rows in (sides, sides[::-1]):
+            scales = {
+                name: data.learn_scales(kernel, learning_rows, validation_rows)
+                for name, kernel in names.items()
+            }
+            halves.append(HalfScales(scales, validation_rows))
             progress(f"scales of half {len(halves)} of 2")
         return halves
 
-    def _committed(self, draft, learned, weights, **others):
+    def _commit_blend(self, draft, fitted, weights, **parameters):
         """Set what is public of a draft whose kernels have weights, and commit it."""
-        draft._fitted, of_kernels = learned.blend(weights, **others)
-        of_kernels = of_kernels / (of_kernels.sum() or 1.0)
-        draft.estimators_ = [one for halves in learned.members for one in halves]
-        n_halves = len(draft.estimators_) // max(len(of_kernels), 1)
-        draft.estimator_weights_ = np.repeat(of_kernels / max(n_halves, 1), n_halves)
+        draft._fitted, kernel_weights = fitted.blend(weights, **parameters)
+        kernel_weights = kernel_weights / (kernel_weights.sum() or 1.0)
+        draft.estimators_ = [member for halves in fitted.members for member in halves]
+        n_halves = len(draft.estimators_) // max(len(kernel_weights), 1)
+        draft.estimator_weights_ = np.repeat(kernel_weights / max(n_halves, 1), n_halves)
         draft.feature_importances_ = draft._importances()
         return commit(self, draft)
 
@@ -300,7 +305,7 @@ class _KernelMachine(EstimatorBase):
             total += weight * np.bincount(source, scales / scales.sum(), len(total))
         return total / total.sum() if total.any() else total
 
-    def _read(self, X):
+    def _read_columns(self, X):
         check_is_fitted(self)
         columns, _ = read_columns(self, X, reset=False)
         return self._fitted.table.conformed(columns, names_of(self, len(columns)).tolist())
@@ -352,7 +357,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         were learned from. They have ``kernel_``, ``sigma_``, ``exponent_``, ``alpha_`` and
         ``relevance_``, multipliers of the columns of numbers that the table becomes, or a matrix.
     estimator_weights_ : ndarray of shape (n_estimators,)
-        Their weights, which add up to 1, unless no member says anything.
+        Their weights, which add up to 1, unless there are no members of any weight.
     best_score_ : float
         Mean logarithm of the probability of the class of rows that were left out, one by one.
     feature_importances_ : ndarray of shape (n_features_in_,)
@@ -390,8 +395,8 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
     Every member is a ridge regression with a kernel exp(-(sigma |x - y|)^exponent) of rows whose
     scales were learned on a random half of them by a recursive feature machine, and that is judged
     at the other half by exact leave-one-out: its width, its penalty and the number of rounds of
-    learning. What is said of a row comes from both halves. With more rows than fit one leaf, the
-    kernel is that of partially independent conditionals: exact within leaves, through landmarks
+    learning. Predictions average over both halves. With more rows than fit one leaf, the kernel is
+    that of partially independent conditionals: exact within leaves, through landmarks
     between them, so that time and memory are linear in the rows.
 
     Time is that of a dozen to some hundred solutions in all rows up to 2,500 of them, and rises
@@ -466,40 +471,44 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         self : object
             The fitted estimator.
         """
-        draft, learned = self._fit(X, y, sample_weight)
-        asked, said = learned.asked, learned.said
-        n_classes, codes = len(draft.classes_), asked.codes
+        draft, fitted = self._fit(X, y, sample_weight)
+        data, predictions = fitted.data, fitted.predictions
+        n_classes, codes = len(draft.classes_), data.codes
         if n_classes == 1:
             draft.best_score_ = 0.0
-            return self._committed(draft, learned, np.zeros(0))
+            return self._commit_blend(draft, fitted, np.zeros(0))
         if n_classes == 2:
-            logits = np.stack([_logits(values) for values in said])
-            weights, offset = weights_of_two_classes(logits, codes, asked.weights)
-            left_out = np.column_stack([np.zeros(len(codes)), weights @ logits + offset])
-            others = {"offset": offset, "doubt": 1 / asked.weights.sum()}
+            logits = np.stack([_logits(values) for values in predictions])
+            weights, offset = weights_of_two_classes(logits, codes, data.weights)
+            loo_predictions = np.column_stack([np.zeros(len(codes)), weights @ logits + offset])
+            parameters = {"offset": offset, "smoothing": 1 / data.weights.sum()}
         else:
-            given = codes, asked.weights
-            parts = [part for values in said for part in np.hsplit(values, 2)]
-            found = [PairCalibration.of(part, *given, n_classes) for part in parts]
-            logs = np.stack([one(part) for one, part in zip(found, parts, strict=True)])
-            weights = weights_of_classes(logs, *given)
-            left_out, others = np.tensordot(weights, logs, 1), {"calibrations": found}
-        logs = log_softmax(left_out, axis=1)[np.arange(len(codes)), codes]
-        draft.best_score_ = float(np.average(logs, weights=asked.weights))
-        return self._committed(draft, learned, weights, **others)
+            parts = [part for values in predictions for part in np.hsplit(values, 2)]
+            calibrations = [
+                PairCalibration.of(part, codes, data.weights, n_classes) for part in parts
+            ]
+            logs = np.stack([
+                calibration(part) for calibration, part in zip(calibrations, parts, strict=True)
+            ])  # fmt: skip
+            weights = weights_of_classes(logs, codes, data.weights)
+            loo_predictions = np.tensordot(weights, logs, 1)
+            parameters = {"calibrations": calibrations}
+        logs = log_softmax(loo_predictions, axis=1)[np.arange(len(codes)), codes]
+        draft.best_score_ = float(np.average(logs, weights=data.weights))
+        return self._commit_blend(draft, fitted, weights, **parameters)
 
-    def _checked(self, rows, y):
+    def _validate_y(self, rows, y):
         y = check_classes(rows, y)
         check_class_weight(self.class_weight, np.unique(y))
         return y
 
-    def _factors(self, y, weights):
+    def _class_factors(self, y, weights):
         if self.class_weight is None:
-            return super()._factors(y, weights)
+            return super()._class_factors(y, weights)
         classes, codes = np.unique(y, return_inverse=True)
         return class_factors(self.class_weight, classes, codes, weights, is_batch=False)[codes]
 
-    def _asked(self, y, weights):
+    def _encode_y(self, y, weights):
         self.classes_, codes = np.unique(y, return_inverse=True)
         n_classes = len(self.classes_)
         targets = np.eye(n_classes)[codes]
@@ -521,16 +530,16 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         ndarray of shape (n_samples,) or (n_samples, n_classes)
             The scores, of two classes positive for the second.
         """
-        columns = self._read(X)
+        columns = self._read_columns(X)
         blend, n_classes, n_rows = self._fitted, len(self.classes_), len(columns[0])
-        said = blend.said(blend.columns(columns))
+        predictions = blend.predictions(blend.columns(columns))
         if n_classes == 1:
             return np.zeros(n_rows)
         if n_classes == 2:
-            logits = [_logits(one) for one in said]
+            logits = [_logits(values) for values in predictions]
             return sum(map(np.multiply, blend.weights, logits), np.zeros(n_rows)) + blend.offset
-        parts = [part for values in said for part in np.hsplit(values, 2)]
-        logs = [one(part) for one, part in zip(blend.calibrations, parts, strict=True)]
+        parts = [part for values in predictions for part in np.hsplit(values, 2)]
+        logs = [calibrate(part) for calibrate, part in zip(blend.calibrations, parts, strict=True)]
         return log_softmax(np.tensordot(blend.weights, logs, 1), axis=1)
 
     def predict_proba(self, X: Array) -> np.ndarray:
@@ -551,9 +560,9 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             return np.ones((len(scores), 1))
         if scores.ndim == 2:
             return np.exp(scores)
-        doubt = self._fitted.doubt
-        seconds = (1 - doubt) * expit(scores) + doubt / 2
-        firsts = (1 - doubt) * expit(-scores) + doubt / 2
+        smoothing = self._fitted.smoothing
+        seconds = (1 - smoothing) * expit(scores) + smoothing / 2
+        firsts = (1 - smoothing) * expit(-scores) + smoothing / 2
         return np.column_stack([firsts, seconds])
 
     def predict(self, X: Array) -> np.ndarray:
@@ -613,7 +622,7 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         were learned from. They have ``kernel_``, ``sigma_``, ``exponent_``, ``alpha_`` and
         ``relevance_``, multipliers of the columns of numbers that the table becomes, or a matrix.
     estimator_weights_ : ndarray of shape (n_estimators,)
-        Their weights, which add up to 1, unless no member says anything.
+        Their weights, which add up to 1, unless there are no members of any weight.
     best_score_ : float
         Negative mean squared error of rows that were left out, one by one, in units of the variance
         of the target.
@@ -650,8 +659,8 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     Every member is a ridge regression with a kernel exp(-(sigma |x - y|)^exponent) of rows whose
     scales were learned on a random half of them by a recursive feature machine, and that is judged
     at the other half by exact leave-one-out: its width, its penalty and the number of rounds of
-    learning. What is said of a row comes from both halves. With more rows than fit one leaf, the
-    kernel is that of partially independent conditionals: exact within leaves, through landmarks
+    learning. Predictions average over both halves. With more rows than fit one leaf, the kernel is
+    that of partially independent conditionals: exact within leaves, through landmarks
     between them, so that time and memory are linear in the rows.
 
     Time is that of a dozen to some hundred solutions in all rows up to 2,500 of them, and rises
@@ -659,7 +668,7 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
 
     Standard deviations are those of a normal distribution of which 90 % of the rows that were left
     out lie within the central 90 %: the mean posterior variance of the members, times one number
-    that these rows choose, plus the variance of what the members say.
+    that these rows choose, plus the variance of the members' predictions.
 
     References
     ----------
@@ -718,32 +727,32 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         self : object
             The fitted estimator.
         """
-        draft, learned = self._fit(X, y, sample_weight)
-        asked, said = learned.asked, learned.said
-        weights = weights_of_numbers(np.stack(said), asked.targets, asked.weights)
-        rest = np.tensordot(weights, said, 1) - asked.targets
-        draft.best_score_ = -float(np.average(rest**2, axis=0, weights=asked.weights).mean())
-        sizes = np.abs(rest) / deviations(weights, said, learned.variances)
+        draft, fitted = self._fit(X, y, sample_weight)
+        data, predictions = fitted.data, fitted.predictions
+        weights = weights_of_numbers(np.stack(predictions), data.targets, data.weights)
+        residuals = np.tensordot(weights, predictions, 1) - data.targets
+        draft.best_score_ = -float(np.average(residuals**2, axis=0, weights=data.weights).mean())
+        sizes = np.abs(residuals) / deviations(weights, predictions, fitted.variances)
         order = np.argsort(sizes, axis=0, kind="stable")
-        masses = np.cumsum(asked.weights[order], axis=0)
+        masses = np.cumsum(data.weights[order], axis=0)
         places = np.argmax(masses >= _COVERED * masses[-1], axis=0)
         widths = np.take_along_axis(sizes, order, axis=0)[places, np.arange(len(places))]
-        return self._committed(draft, learned, weights, spread=(widths / _NORMAL) ** 2)
+        return self._commit_blend(draft, fitted, weights, variance_scale=(widths / _NORMAL) ** 2)
 
-    def _checked(self, rows, y):
+    def _validate_y(self, rows, y):
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")
         return check_targets(rows, y)
 
-    def _asked(self, y, weights):
+    def _encode_y(self, y, weights):
         self._outputs = y.shape[1:]
         y = y.reshape(len(y), -1)
         self._center = np.average(y, axis=0, weights=weights)
-        rest = y - self._center
-        largest = np.maximum(np.abs(rest).max(axis=0), np.finfo(float).tiny)
-        sizes = np.sqrt(np.average((rest / largest) ** 2, axis=0, weights=weights))
+        centred = y - self._center
+        largest = np.maximum(np.abs(centred).max(axis=0), np.finfo(float).tiny)
+        sizes = np.sqrt(np.average((centred / largest) ** 2, axis=0, weights=weights))
         self._unit = np.where(sizes > 0, sizes, 1.0) * largest
-        return rest / self._unit, None, None
+        return centred / self._unit, None, None
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return predictions of the targets.
@@ -761,14 +770,17 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         ndarray of shape (n_samples,) or (n_samples, n_outputs), or a tuple of two
             The predictions, and the standard deviations of the targets if asked for.
         """
-        columns, blend = self._read(X), self._fitted
+        columns, blend = self._read_columns(X), self._fitted
         rows = blend.columns(columns)
-        said = blend.said(rows)
-        values = np.tensordot(blend.weights, said, 1) * self._unit + self._center
+        predictions = blend.predictions(rows)
+        values = np.tensordot(blend.weights, predictions, 1) * self._unit + self._center
         values = values.reshape(-1, *self._outputs)
         if not return_std:
             return values
-        sizes = deviations(blend.weights, said, blend.variances(rows), blend.spread) * self._unit
+        sizes = (
+            deviations(blend.weights, predictions, blend.variances(rows), blend.variance_scale)
+            * self._unit
+        )
         return values, sizes.reshape(values.shape)
 
     def __sklearn_tags__(self):

@@ -1,4 +1,4 @@
-"""Members of a kernel machine: a kernel, learned scales, and regressions that judge themselves.
+"""Members of a kernel machine: a kernel, learned scales, and regressions with leave-one-out.
 
 Rows are scaled columns in float32. Up to a limit they are one leaf, whose kernel is kept; beyond,
 near rows are exact and far rows go through landmarks.
@@ -17,13 +17,13 @@ from .. import _kernels
 from .decide import Problem
 from .feature_machine import Directions, Multipliers, rounds
 from .near_far import (
-    Distinct,
-    Ground,
+    DistinctRows,
+    LeafPosterior,
+    NearFarKernel,
     NearFarSolution,
-    Spread,
     Tree,
+    leave_one_out,
     leaves_of,
-    left_out,
     sampled,
     solve_near_far,
 )
@@ -65,7 +65,7 @@ class Kernel:
         squares = np.square(X).sum(axis=1)[:, None] + np.square(Y).sum(axis=1) - 2 * (X @ Y.T)
         return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
 
-    def at(self, distances, width):
+    def evaluate(self, distances, width):
         """Return the kernel at distances."""
         scaled = distances * np.float32(1 / width)
         if self.exponent == 2:
@@ -75,15 +75,15 @@ class Kernel:
         return np.exp(np.negative(scaled, out=scaled), out=scaled)
 
     @property
-    def start(self):
-        """The width from which trials start, in units of the median distance, and their step."""
+    def initial_width(self):
+        """The width from which a search starts, in units of the median distance, and its step."""
         if self.name == "gaussian":
             return 0.8, 2.0
         return (1.0 if self.exponent == 1 else 1.5), 2.5
 
     @property
-    def machine(self):
-        """What learns scales."""
+    def scale_learner(self):
+        """The class that learns scales."""
         return Directions if self.name == "gaussian" else Multipliers
 
     def sigma_of(self, width):
@@ -105,21 +105,21 @@ def scaled(X, scales):
 
 def median_distance(kernel, X):
     """Return the median distance of distinct rows, from at most 1,000 of them."""
-    some = X[np.random.default_rng(0).permutation(len(X))[:_N_MEDIAN]]
-    distances = kernel.distances(some, some)[np.triu_indices(len(some), 1)]
+    sample = X[np.random.default_rng(0).permutation(len(X))[:_N_MEDIAN]]
+    distances = kernel.distances(sample, sample)[np.triu_indices(len(sample), 1)]
     distances = distances[distances > 0]
     return float(np.median(distances)) if len(distances) else 1.0
 
 
-# ---------------------------------------------------------------- grounds
+# ---------------------------------------------------------------- rows and landmarks
 
 
 @dataclass(frozen=True, eq=False)
 class Landmarks:
     """Some rows, and features whose products are the kernel's projection on them.
 
-    Directions in which their kernel is only rounding are left out. This is to a `Ground` what a
-    map of landmarks is.
+    Directions in which their kernel is only rounding are left out. A `NearFarKernel` takes this in
+    the place of a map of landmarks.
     """
 
     kernel_of: Kernel
@@ -145,7 +145,7 @@ class Landmarks:
 
     def kernel(self, X, Y):
         """Return the kernel of all pairs of rows."""
-        return self.kernel_of.at(self.kernel_of.distances(X, Y), self.width)
+        return self.kernel_of.evaluate(self.kernel_of.distances(X, Y), self.width)
 
     def features(self, X):
         """Return the features of rows."""
@@ -174,7 +174,7 @@ class Limits:
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class ScaledRows:
     """Rows in the coordinates of scales, whatever the width of the kernel.
 
     Parameters
@@ -185,7 +185,7 @@ class Scene:
         What turned columns into coordinates.
     X : ndarray of shape (m, d)
         Distinct rows.
-    number : ndarray of int of shape (n,)
+    row_to_distinct : ndarray of int of shape (n,)
         The distinct row of each row.
     tree : Tree
         The leaves.
@@ -198,20 +198,20 @@ class Scene:
     kernel: Kernel
     scales: np.ndarray | None
     X: np.ndarray
-    number: np.ndarray
+    row_to_distinct: np.ndarray
     tree: Tree
     bounds: np.ndarray
     points: np.ndarray
 
     @classmethod
-    def of(cls, kernel, scales, X, number, limits, rng):
-        """Return the scene of distinct rows."""
+    def of(cls, kernel, scales, X, row_to_distinct, limits, rng):
+        """Return distinct rows in the coordinates of scales."""
         X = scaled(X, scales)
         most = len(X) if len(X) <= limits.exact else limits.leaf
         tree, distinct, order, bounds, again = leaves_of(X, most)  # some may be equal by scaling
         n_landmarks = limits.n_landmarks if tree.n_leaves > 1 else 0
         points = distinct[np.sort(rng.permutation(len(distinct))[:n_landmarks])]
-        return cls(kernel, scales, distinct[order], again[number], tree, bounds, points)
+        return cls(kernel, scales, distinct[order], again[row_to_distinct], tree, bounds, points)
 
     @cached_property
     def unit(self):
@@ -223,28 +223,33 @@ class Scene:
         """Distances of all rows, where they are one leaf."""
         return self.kernel.distances(self.X, self.X) if self.tree.n_leaves == 1 else None
 
-    def ground(self, kernel, width):
-        """Return the ground at a width in units of the median distance."""
+    def near_far_kernel(self, kernel, width):
+        """Return the kernel at a width in units of the median distance."""
         width, residuals = width * self.unit, {}
         if self.distances is not None:
-            residuals[0] = kernel.at(self.distances, width), np.zeros((len(self.X), 0), np.float32)
+            residuals[0] = (
+                kernel.evaluate(self.distances, width),
+                np.zeros((len(self.X), 0), np.float32),
+            )
         landmarks = Landmarks(kernel, width, self.points, self.scales)
-        given = landmarks, landmarks, self.tree, self.X, self.bounds, self.number
-        return Ground(*given, _KEPT, residuals)
+        return NearFarKernel(
+            landmarks, landmarks, self.tree, self.X, self.bounds, self.row_to_distinct,
+            most_kept=_KEPT, residuals=residuals,
+        )  # fmt: skip
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- training data
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class TrainingData:
     """Rows and targets of a kernel machine.
 
     Parameters
     ----------
     X : dict of str to ndarray of shape (m, d)
         Columns of the distinct rows for every kernel by name.
-    number : ndarray of int of shape (n,)
+    row_to_distinct : ndarray of int of shape (n,)
         The distinct row of each row.
     weights : ndarray of shape (n,)
         Weights of the rows.
@@ -261,7 +266,7 @@ class Asked:
     """
 
     X: dict
-    number: np.ndarray
+    row_to_distinct: np.ndarray
     weights: np.ndarray
     targets: np.ndarray
     codes: np.ndarray | None
@@ -280,48 +285,50 @@ class Asked:
             return (False,)
         return (True,) if len(self.problems) == 1 else (False, True)
 
-    def learned(self, kernel, learning, judging):
+    def learn_scales(self, kernel, learning_rows, validation_rows):
         """Return scales of every round that suits rows of another half; the first are None."""
         parts = []
-        for rows in (learning, judging):
-            kept, number = np.unique(self.number[rows], return_inverse=True)
-            distinct = Distinct(kept, np.array([0, len(kept)]), number, self.weights[rows])
-            some = np.sort(self.rng().permutation(len(kept))[:_SCALE_ROWS])
-            means = distinct.means(self.targets[rows])[some]
-            parts.append((self.X[kernel.name][kept[some]], distinct.totals[some], means))
+        for rows in (learning_rows, validation_rows):
+            kept, row_to_distinct = np.unique(self.row_to_distinct[rows], return_inverse=True)
+            distinct = DistinctRows(
+                kept, np.array([0, len(kept)]), row_to_distinct, self.weights[rows]
+            )
+            sample = np.sort(self.rng().permutation(len(kept))[:_SCALE_ROWS])
+            means = distinct.means(self.targets[rows])[sample]
+            parts.append((self.X[kernel.name][kept[sample]], distinct.totals[sample], means))
         if min(len(part[0]) for part in parts) < 2:
             return [None]
-        found = [scales.astype(np.float32) for _, scales in rounds(kernel.machine, *parts)]
-        return [None, *found[1:]]
+        scales = [scales.astype(np.float32) for _, scales in rounds(kernel.scale_learner, *parts)]
+        return [None, *scales[1:]]
 
 
 @dataclass(frozen=True)
-class Half:
-    """Scales of every round, and the rows that they have not seen.
+class HalfScales:
+    """Scales of every round, learned from half of the rows, and the other half.
 
     Parameters
     ----------
     scales : list of ndarray or None
         The scales by the name of a kernel; the first are None.
-    judge : ndarray of int
-        The rows.
+    validation_rows : ndarray of int
+        The rows that the scales have not seen.
     """
 
     scales: dict
-    judge: np.ndarray
+    validation_rows: np.ndarray
 
-    def at(self, kernel, number):
+    def scales_of(self, kernel, round_number):
         """Return the scales of a round, or of the last."""
         scales = self.scales[kernel.name]
-        return scales[min(number, len(scales) - 1)]
+        return scales[min(round_number, len(scales) - 1)]
 
 
-# ---------------------------------------------------------------- trials
+# ---------------------------------------------------------------- searches
 
 
 @dataclass(frozen=True)
-class Point:
-    """What a search chooses for a kernel: of equals, few rounds, a wide kernel, a large alpha.
+class Hyperparameters:
+    """The parameters of a member: of equally good ones, few rounds, a wide kernel, a large alpha.
 
     Parameters
     ----------
@@ -339,101 +346,114 @@ class Point:
 
 
 @dataclass(eq=False)
-class Trials:
-    """Mean squared leave-one-out errors of points, at rows that their scales have not seen.
+class MemberSearch:
+    """Mean squared leave-one-out errors at rows that scales have not seen.
 
     Parameters
     ----------
-    asked : Asked
+    data : TrainingData
         Rows and targets.
-    halves : list of Half
-        What was learned.
+    halves : list of HalfScales
+        The learned scales.
     kernel : Kernel
         The first of the kernels with these distances.
     """
 
-    asked: Asked
+    data: TrainingData
     halves: list
     kernel: Kernel
-    scenes: dict = field(default_factory=dict)  # the last of each half
+    cache: dict = field(default_factory=dict)  # the last of each half
     errors: dict = field(default_factory=dict)
 
-    def scene(self, number, half):
-        """Return the scene of some rows of a round, the rows, and their share of all."""
-        scales, (known, scene) = half.at(self.kernel, number), self.scenes.get(id(half), (0, 0))
-        if known is not scales:
-            scene = self._scene(scales, half)
-            self.scenes[id(half)] = scales, scene
-        return scene
+    def sample(self, round_number, half):
+        """Return rows in the scales of a round, their places, and their share of all rows."""
+        scales = half.scales_of(self.kernel, round_number)
+        cached_scales, sample = self.cache.get(id(half), (0, 0))
+        if cached_scales is not scales:
+            sample = self._sample(scales, half)
+            self.cache[id(half)] = scales, sample
+        return sample
 
-    def _scene(self, scales, half):
-        asked, rows = self.asked, np.arange(len(self.asked.number))
-        X, limits = asked.X[self.kernel.name], asked.limits
+    def _sample(self, scales, half):
+        data, rows = self.data, np.arange(len(self.data.row_to_distinct))
+        X, limits = data.X[self.kernel.name], data.limits
         if len(X) > limits.exact:
-            scene = Scene.of(self.kernel, scales, X, asked.number, limits, asked.rng())
-            rows = sampled(scene.bounds, scene.number, asked.rng())
-            return scene, rows, len(np.unique(scene.number[rows])) / len(scene.X)
+            scaled_rows = ScaledRows.of(
+                self.kernel, scales, X, data.row_to_distinct, limits, data.rng()
+            )
+            rows = sampled(scaled_rows.bounds, scaled_rows.row_to_distinct, data.rng())
+            return (
+                scaled_rows,
+                rows,
+                len(np.unique(scaled_rows.row_to_distinct[rows])) / len(scaled_rows.X),
+            )
         if len(X) > _ALL_ROWS:
-            kept = np.unique(asked.number[half.judge])
-            kept = asked.rng().permutation(kept)[:_TRIAL_ROWS]
-            rows = np.flatnonzero(np.isin(asked.number, kept))
-        kept, number = np.unique(asked.number[rows], return_inverse=True)
-        given = X[kept], number, limits, asked.rng()
-        return Scene.of(self.kernel, scales, *given), rows, 1.0
+            kept = np.unique(data.row_to_distinct[half.validation_rows])
+            kept = data.rng().permutation(kept)[:_TRIAL_ROWS]
+            rows = np.flatnonzero(np.isin(data.row_to_distinct, kept))
+        kept, row_to_distinct = np.unique(data.row_to_distinct[rows], return_inverse=True)
+        X = X[kept]
+        return ScaledRows.of(self.kernel, scales, X, row_to_distinct, limits, data.rng()), rows, 1.0
 
-    def __call__(self, kernel, number, width, alphas):
-        """Judge a kernel at some penalties, unless that was done."""
-        points = [Point(number, width, max(alpha, _LEAST_ALPHA)) for alpha in alphas]
-        points = [point for point in points if (kernel, point) not in self.errors]
-        n_distinct = len(self.asked.X[kernel.name])
-        few = self.halves if n_distinct <= _ALL_ROWS else self.halves[:1]
-        sums = np.zeros((2, len(points)))
-        for half in few if points else ():
-            scene, rows, share = self.scene(number, half)
-            ground, weights = scene.ground(kernel, width), self.asked.weights[rows]
-            has_all = len(scene.number) > len(rows)
-            distinct = ground.part(rows if has_all else np.arange(len(rows)), weights)
-            targets, is_judge = self.asked.targets[rows], np.isin(rows, half.judge)
-            for k, point in enumerate(points):
-                given = distinct.means(targets), point.alpha, share
+    def __call__(self, kernel, round_number, width, alphas):
+        """Compute the errors of a kernel at some penalties, unless they are known."""
+        settings = [
+            Hyperparameters(round_number, width, max(alpha, _LEAST_ALPHA)) for alpha in alphas
+        ]
+        settings = [setting for setting in settings if (kernel, setting) not in self.errors]
+        n_distinct = len(self.data.X[kernel.name])
+        halves = self.halves if n_distinct <= _ALL_ROWS else self.halves[:1]
+        sums = np.zeros((2, len(settings)))
+        for half in halves if settings else ():
+            scaled_rows, rows, share = self.sample(round_number, half)
+            near_far, weights = scaled_rows.near_far_kernel(kernel, width), self.data.weights[rows]
+            has_all = len(scaled_rows.row_to_distinct) > len(rows)
+            distinct = near_far.distinct_rows(rows if has_all else np.arange(len(rows)), weights)
+            targets, is_validation = self.data.targets[rows], np.isin(rows, half.validation_rows)
+            for k, setting in enumerate(settings):
+                means, alpha = distinct.means(targets), setting.alpha
                 try:
-                    solution = solve_near_far(ground, distinct, *given)
+                    solution = solve_near_far(near_far, distinct, means, alpha, share)
                 except LinAlgError:  # lost in the rounding of the kernel
                     sums[0, k] = np.inf
                     continue
-                rest = left_out(solution, distinct, targets, point.alpha, weights)[0] - targets
-                sums[0, k] += weights[is_judge] @ np.square(rest[is_judge]).sum(axis=1)
-                sums[1, k] += weights[is_judge].sum()
-        for point, error, weight in zip(points, *sums, strict=True):
-            self.errors[kernel, point] = error / weight if weight else np.inf
+                residuals = leave_one_out(solution, distinct, targets, alpha, weights)[0] - targets
+                sums[0, k] += weights[is_validation] @ np.square(residuals[is_validation]).sum(
+                    axis=1
+                )
+                sums[1, k] += weights[is_validation].sum()
+        for setting, error, weight in zip(settings, *sums, strict=True):
+            self.errors[kernel, setting] = error / weight if weight else np.inf
 
     def best(self, *kernels):
-        """Return the best point of some kernels."""
+        """Return the best hyperparameters of some kernels."""
         errors = {key: error for key, error in self.errors.items() if key[0] in kernels}
         least = min(errors.values())
-        good = [point for (_, point), error in errors.items() if error <= (1 + _SAME) * least]
-        return min(good, key=lambda point: (point.round, -point.width, -point.alpha))
+        candidates = [
+            setting for (_, setting), error in errors.items() if error <= (1 + _SAME) * least
+        ]
+        return min(candidates, key=lambda setting: (setting.round, -setting.width, -setting.alpha))
 
     def search(self, kernel):
-        """Return the best `Point` of a kernel, by climbing from where the last one was best."""
-        width, step = kernel.start
+        """Return the best `Hyperparameters` of a kernel, climbing from those of the last kernel."""
+        width, step = kernel.initial_width
         if not self.errors:
             last = max(len(half.scales[kernel.name]) for half in self.halves) - 1
-            for number in sorted({0, last}):
-                self(kernel, number, width, _ALPHAS)
-            for number in range(1, last):
-                self(kernel, number, width, [self.best(kernel).alpha])
+            for round_number in sorted({0, last}):
+                self(kernel, round_number, width, _ALPHAS)
+            for round_number in range(1, last):
+                self(kernel, round_number, width, [self.best(kernel).alpha])
         else:
-            known = {one for one, _ in self.errors}
-            at = self.best(*known)
-            self(kernel, at.round, 1.5 * at.width, [at.alpha])
+            searched = {searched_kernel for searched_kernel, _ in self.errors}
+            best = self.best(*searched)
+            self(kernel, best.round, 1.5 * best.width, [best.alpha])
         for _ in range(_STEPS):
-            at = self.best(kernel)
-            number, width, alpha = at.round, at.width, at.alpha
-            self(kernel, number, width, [alpha / 4, 4 * alpha])
-            self(kernel, number, width * step, [alpha, alpha / 4])
-            self(kernel, number, width / step, [alpha, 4 * alpha])
-            if self.best(kernel) == at:
+            best = self.best(kernel)
+            round_number, width, alpha = best.round, best.width, best.alpha
+            self(kernel, round_number, width, [alpha / 4, 4 * alpha])
+            self(kernel, round_number, width * step, [alpha, alpha / 4])
+            self(kernel, round_number, width / step, [alpha, 4 * alpha])
+            if self.best(kernel) == best:
                 break
         return self.best(kernel)
 
@@ -471,12 +491,12 @@ class Member(NearFarSolution):
     @property
     def sigma_(self):
         """Multiplier of distances, as of `ClusterNystroem`."""
-        return float(self.kernel.sigma_of(self.ground.landmarks.width))
+        return float(self.kernel.sigma_of(self.near_far.landmarks.width))
 
     @property
     def relevance_(self):
         """Multipliers of the columns, or a matrix; None where all count alike."""
-        return self.ground.landmarks.scales
+        return self.near_far.landmarks.scales
 
     def __repr__(self):
         return (
@@ -486,10 +506,10 @@ class Member(NearFarSolution):
 
     def _by_block(self, function, X):
         """Return a function of features and rows, of blocks whose kernel fits into memory."""
-        largest, parts = int(np.diff(self.ground.bounds).max()) + len(self.coef), []
+        largest, parts = int(np.diff(self.near_far.bounds).max()) + len(self.coef), []
         for block in gen_batches(len(X), max(1, _BLOCK // largest)):
             rows = X[block]
-            features = self.ground.features(self.ground.landmarks.coordinates(rows))
+            features = self.near_far.features(self.near_far.landmarks.coordinates(rows))
             parts.append(function(features, rows))
         return np.concatenate(parts)
 
@@ -502,68 +522,66 @@ class Member(NearFarSolution):
         return self._by_block(self.posterior.deviations, X)[:, 0]
 
 
-def fit_member(asked, kernel, point, half):
-    """Return the `Member` of a half's scales, fitted to all rows, and what it says of its judges.
+def fit_member(data, kernel, setting, half):
+    """Return the `Member` with the scales of a half, fitted to all rows, and what judges it.
 
-    These are leave-one-out values of the judging rows, (n, V), and for numbers the variances of
-    these in units of that of the noise, (n,). Rows of other classes than a regression's have its
-    plain values. The ridge is the least multiple of alpha by powers of 4 that rounding allows:
-    what some rows allow may be too small for all.
+    These are leave-one-out predictions of the validation rows, (n, V), and for numbers their
+    variances in units of that of the noise, (n,). Rows of other classes than those of a regression
+    have its plain values. The ridge is the least multiple of alpha by powers of 4 that rounding
+    allows: what a sample of the rows allows may be too small for all.
     """
-    scene = Scene.of(
-        kernel, half.at(kernel, point.round), asked.X[kernel.name], asked.number, asked.limits,
-        asked.rng(),
-    )  # fmt: skip
-    ground = scene.ground(kernel, point.width)
+    scales, X = half.scales_of(kernel, setting.round), data.X[kernel.name]
+    scaled_rows = ScaledRows.of(kernel, scales, X, data.row_to_distinct, data.limits, data.rng())
+    near_far = scaled_rows.near_far_kernel(kernel, setting.width)
     try:
-        return _fit_member(asked, kernel, ground, point.alpha, half.judge)
+        return _fit_member(data, kernel, near_far, setting.alpha, half.validation_rows)
     except LinAlgError:
-        return fit_member(asked, kernel, replace(point, alpha=4 * point.alpha), half)
+        return fit_member(data, kernel, replace(setting, alpha=4 * setting.alpha), half)
 
 
-def _fit_member(asked, kernel, ground, alpha, judge):
-    expansions, judged, fits = [], [], []
-    for is_logistic in asked.modes:
-        for problem in asked.problems or [None]:
-            rows, targets = np.arange(len(asked.number)), asked.targets
+def _fit_member(data, kernel, near_far, alpha, validation_rows):
+    expansions, loo_predictions, fits = [], [], []
+    for is_logistic in data.modes:
+        for problem in data.problems or [None]:
+            rows, targets = np.arange(len(data.row_to_distinct)), data.targets
             if problem is not None:
-                rows = np.flatnonzero(np.isin(asked.codes, problem.groups))
-                targets = np.where(asked.codes[rows] == problem.groups[1], 1.0, -1.0)[:, None]
-            distinct = ground.part(rows, asked.weights[rows])
+                rows = np.flatnonzero(np.isin(data.codes, problem.groups))
+                targets = np.where(data.codes[rows] == problem.groups[1], 1.0, -1.0)[:, None]
+            distinct = near_far.distinct_rows(rows, data.weights[rows])
             fit = fits.pop(0) if is_logistic and fits else None
             if fit is None:
-                given = ground, distinct, distinct.means(targets), alpha
-                fit = solve_near_far(*given, judges=not is_logistic)
+                means = distinct.means(targets)
+                fit = solve_near_far(near_far, distinct, means, alpha, with_inverse=not is_logistic)
             of_rows, working = alpha, targets
             if is_logistic:
                 working, of_rows = logistic_step(fit, distinct, targets, alpha)
-                fit = solve_near_far(ground, distinct, distinct.means(working), of_rows)
+                fit = solve_near_far(near_far, distinct, distinct.means(working), of_rows)
             elif problem is not None:
                 fits.append(fit)  # from which the logistic step goes on
-            expansions.append(fit.expansion(distinct, len(ground.X)))
-            left, inverse = left_out(fit, distinct, working, of_rows, asked.weights[rows])
-            judged.append((rows, left))
+            expansions.append(fit.expansion(distinct, len(near_far.X)))
+            left, inverse = leave_one_out(fit, distinct, working, of_rows, data.weights[rows])
+            loo_predictions.append((rows, left))
     coef, of_rows, intercept = map(np.hstack, zip(*expansions, strict=True))
     coef, of_rows = coef.astype(np.float32), of_rows.astype(np.float32)
-    posterior, variances = None, np.zeros(len(judge))
-    if asked.problems is None:
+    posterior, variances = None, np.zeros(len(validation_rows))
+    if data.problems is None:
         noise, total = alpha / distinct.totals, distinct.totals.sum()
-        posterior = Spread(ground, fit, noise, alpha, np.ones(1), total)
-        variances = (asked.weights / (alpha * inverse))[judge]
-    far, unit = ground.far_sums(of_rows), np.ones(len(intercept))
+        posterior = LeafPosterior(near_far, fit, noise, alpha, np.ones(1), total)
+        variances = (data.weights / (alpha * inverse))[validation_rows]
+    far, unit = near_far.far_sums(of_rows), np.ones(len(intercept))
     member = Member(
-        alpha, coef, unit, intercept, posterior=posterior, ground=ground, rows=of_rows, far=far,
+        alpha, coef, unit, intercept, posterior=posterior, near_far=near_far, rows=of_rows, far=far,
         kernel=kernel,
     )  # fmt: skip
-    values = np.zeros((len(asked.number), coef.shape[1]))
-    if asked.problems is not None and len(asked.problems) > 1:
-        values = (ground.at_own_rows(coef, of_rows) + intercept)[ground.number]
+    values = np.zeros((len(data.row_to_distinct), coef.shape[1]))
+    if data.problems is not None and len(data.problems) > 1:
+        values = (near_far.at_own_rows(coef, of_rows) + intercept)[near_far.row_to_distinct]
     start = 0
-    for rows, left in judged:
+    for rows, left in loo_predictions:
         values[rows, start : start + left.shape[1]] = left
         start += left.shape[1]
-    ground.residuals.clear()  # members are many
-    return member, values[judge], variances
+    near_far.residuals.clear()  # members are many
+    return member, values[validation_rows], variances
 
 
 def logistic_step(fit, distinct, targets, alpha):
@@ -577,5 +595,6 @@ def logistic_step(fit, distinct, targets, alpha):
     logits = np.clip(2 * (distinct.means(targets) - residuals), -_MOST_LOGIT, _MOST_LOGIT)
     shares = expit(logits)
     variances = np.maximum(shares * (1 - shares), _LEAST_VARIANCE)
-    rest = ((targets > 0) - shares[distinct.number]) / variances[distinct.number]
-    return (logits[distinct.number] + rest) / 2, alpha / (4 * variances[:, 0])
+    inverse = distinct.row_to_distinct
+    steps = ((targets > 0) - shares[inverse]) / variances[inverse]
+    return (logits[inverse] + steps) / 2, alpha / (4 * variances[:, 0])

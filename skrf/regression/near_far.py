@@ -153,19 +153,19 @@ def leaves_of(X, most):
         These in the order of their leaves.
     bounds : ndarray of int of shape (n_leaves + 1,)
         Where leaves begin and end in that order.
-    number : ndarray of int of shape (n,)
+    row_to_distinct : ndarray of int of shape (n,)
         The place of each row in it.
     """
-    _, first, number = np.unique(row_codes(X), return_index=True, return_inverse=True)
+    _, first, row_to_distinct = np.unique(row_codes(X), return_index=True, return_inverse=True)
     distinct = X[first]
     tree = Tree.of(distinct, most)
     leaves = tree.leaf_of(distinct)
     order = np.argsort(leaves, kind="stable")
     bounds = np.searchsorted(leaves[order], np.arange(tree.n_leaves + 1))
-    return tree, distinct, order, bounds, np.argsort(order)[number]
+    return tree, distinct, order, bounds, np.argsort(order)[row_to_distinct]
 
 
-def sampled(bounds, number, rng):
+def sampled(bounds, row_to_distinct, rng):
     """Return the rows of some whole leaves, with at least 3,000 distinct ones if there are as many.
 
     Parameters
@@ -178,7 +178,7 @@ def sampled(bounds, number, rng):
     order = rng.permutation(len(bounds) - 1)
     n_rows = np.cumsum(np.diff(bounds)[order])
     chosen = order[: 1 + np.searchsorted(n_rows, _SEARCHED)]
-    return np.flatnonzero(np.isin(_leaf_at(bounds, number), chosen))
+    return np.flatnonzero(np.isin(_leaf_at(bounds, row_to_distinct), chosen))
 
 
 def _leaf_at(bounds, rows):
@@ -190,8 +190,8 @@ def _leaf_at(bounds, rows):
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
-    """What does not depend on targets: distinct rows in the order of their leaves.
+class NearFarKernel:
+    """The kernel: distinct rows in the order of their leaves, landmarks, and residuals of leaves.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class Ground:
         Distinct rows, in the coordinates of the kernel.
     bounds : ndarray of int of shape (n_leaves + 1,)
         Where leaves begin and end.
-    number : ndarray of int of shape (n,)
+    row_to_distinct : ndarray of int of shape (n,)
         The distinct row of each row.
     most_kept : int, default=0
         Residual kernels of leaves are kept if those of all have at most so many numbers.
@@ -218,19 +218,19 @@ class Ground:
     tree: Tree
     X: np.ndarray
     bounds: np.ndarray
-    number: np.ndarray
+    row_to_distinct: np.ndarray
     most_kept: int = 0
     residuals: dict = field(default_factory=dict)
 
     @classmethod
     def of(cls, feature_map, X, most):
-        """Return the ground of rows, given the map of a fitted transformer; see `check_leaves`."""
+        """Return the kernel of rows, given the map of a fitted transformer; see `check_leaves`."""
         landmarks, rows = feature_map.projected(to_host(X))
         coordinates = landmarks.coordinates(rows)
         tree, distinct, order, *rest = leaves_of(coordinates, most)
         return cls(feature_map, landmarks, tree, distinct[order], *rest)
 
-    def some(self, feature_map, X, rows):
+    def subset(self, feature_map, X, rows):
         """Return some whole leaves under another map, with residual kernels that are kept.
 
         Parameters
@@ -242,12 +242,16 @@ class Ground:
         rows : ndarray of int of shape (n,)
             Their numbers.
         """
-        kept, first, number = np.unique(self.number[rows], return_index=True, return_inverse=True)
+        kept, first, row_to_distinct = np.unique(
+            self.row_to_distinct[rows], return_index=True, return_inverse=True
+        )
         landmarks, of_kept = feature_map.projected(to_host(X)[first])
         bounds, coordinates = np.searchsorted(kept, self.bounds), landmarks.coordinates(of_kept)
-        return Ground(feature_map, landmarks, self.tree, coordinates, bounds, number, _ANY)
+        return NearFarKernel(
+            feature_map, landmarks, self.tree, coordinates, bounds, row_to_distinct, _ANY
+        )
 
-    def located(self, X):
+    def assign(self, X):
         """Return the coordinates of rows, and their leaves."""
         landmarks, rows = self.feature_map.projected(to_host(X))
         coordinates = landmarks.coordinates(rows)
@@ -257,7 +261,7 @@ class Ground:
         """Return the distinct rows of a leaf as a slice."""
         return slice(*self.bounds[b : b + 2].tolist())
 
-    def far(self, features):
+    def landmark_features(self, features):
         """Return features on the host; none for a single leaf, which is exact."""
         return to_host(features)[:, : None if self.tree.n_leaves > 1 else 0]
 
@@ -307,10 +311,10 @@ class Ground:
     def __getstate__(self):
         return vars(self) | {"residuals": {}}
 
-    def part(self, rows, weights):
-        """Return the `Distinct` rows of some rows, given by their numbers and their weights."""
-        kept, number = np.unique(self.number[rows], return_inverse=True)
-        return Distinct(kept, np.searchsorted(kept, self.bounds), number, weights)
+    def distinct_rows(self, rows, weights):
+        """Return the `DistinctRows` of rows, given by their places and their weights."""
+        kept, row_to_distinct = np.unique(self.row_to_distinct[rows], return_inverse=True)
+        return DistinctRows(kept, np.searchsorted(kept, self.bounds), row_to_distinct, weights)
 
     def far_sums(self, rows):
         """Return Phi_b'a_b, (n_leaves, M, V), of coefficients of the rows, (m, V)."""
@@ -332,13 +336,13 @@ class Ground:
 
 
 @dataclass(frozen=True, eq=False)
-class Distinct:
+class DistinctRows:
     """Distinct rows of a problem, with what repetitions of a row add up to.
 
     Parameters
     ----------
     kept : ndarray of int of shape (m,)
-        Their numbers in the `Ground`.
+        Their places in the `NearFarKernel`.
     bounds, number
         As there.
     weights : ndarray of shape (n,)
@@ -347,7 +351,7 @@ class Distinct:
 
     kept: np.ndarray
     bounds: np.ndarray
-    number: np.ndarray
+    row_to_distinct: np.ndarray
     weights: np.ndarray
 
     def leaf(self, b):
@@ -357,11 +361,13 @@ class Distinct:
     @cached_property
     def totals(self):
         """Weights of the distinct rows."""
-        return np.bincount(self.number, self.weights, len(self.kept))
+        return np.bincount(self.row_to_distinct, self.weights, len(self.kept))
 
     def means(self, targets):
         """Return the weighted means of targets (n, T) of equal rows, (m, T)."""
-        sums = [np.bincount(self.number, self.weights * t, len(self.kept)) for t in targets.T]
+        sums = [
+            np.bincount(self.row_to_distinct, self.weights * t, len(self.kept)) for t in targets.T
+        ]
         return np.stack(sums, axis=1) / self.totals[:, None]
 
 
@@ -369,7 +375,7 @@ class Distinct:
 
 
 @dataclass(frozen=True, eq=False)
-class Leaf:
+class LeafSolution:
     """What is kept of a leaf whose residual kernel was factorised.
 
     Parameters
@@ -415,14 +421,14 @@ def inverse_root(lower):
     return invert(lower, lower=1, overwrite_c=1)[0]
 
 
-def leaf_of(ground, distinct, b, noise, targets, judges=True):
-    """Return a `Leaf`, and Phi' S^-1 times the features and targets, (M, M + T).
+def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
+    """Return a `LeafSolution`, and Phi' S^-1 times the features and targets, (M, M + T).
 
     Parameters
     ----------
-    ground : Ground
+    near_far : NearFarKernel
         What has the kernel and the features.
-    distinct : Distinct
+    distinct : DistinctRows
         The rows.
     b : int
         The leaf.
@@ -430,16 +436,16 @@ def leaf_of(ground, distinct, b, noise, targets, judges=True):
         What is added to the diagonal.
     targets : ndarray of shape (m, T)
         Targets.
-    judges : bool, default=True
+    with_inverse : bool, default=True
         Whether the diagonal of the inverse is wanted, which takes most of the time.
     """
     rows = distinct.leaf(b)
-    S, features = ground.residual(distinct.kept[rows])
+    S, features = near_far.residual(distinct.kept[rows])
     np.einsum("ii->i", S)[...] += noise[rows]
     lower = factor_of(S, noise[rows].min(initial=np.inf))
     sides, n, inverse = np.hstack([features, targets[rows]]), features.shape[1], np.nan
     # Products are in float64: sums of leaves lose what is small beside their largest directions.
-    if judges:
+    if with_inverse:
         root = inverse_root(lower).astype(float)
         inverse = np.einsum("ij,ij->j", root, root)
         halves = dtrmm(1.0, root, sides, lower=1)
@@ -448,7 +454,7 @@ def leaf_of(ground, distinct, b, noise, targets, judges=True):
         lower = lower.astype(float)
         halves = dtrtrs(lower, sides, lower=1)[0]
         through = dtrtrs(lower, halves, lower=1, trans=1)[0]
-    return Leaf(through[:, :n], through[:, n:], inverse), halves[:, :n].T @ halves
+    return LeafSolution(through[:, :n], through[:, n:], inverse), halves[:, :n].T @ halves
 
 
 @dataclass(frozen=True, eq=False)
@@ -499,13 +505,13 @@ class NearFar:
         return coef, rows, self.intercept
 
 
-def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
+def solve_near_far(near_far, distinct, means, alpha, share=1.0, with_inverse=True):
     """Return the `NearFar` of targets' means at the distinct rows, (m, T).
 
     Parameters
     ----------
-    ground, distinct
-        As in `leaf_of`.
+    near_far, distinct
+        As in `solve_leaf`.
     means : ndarray of shape (m, T)
         Means of the targets of equal rows.
     alpha : float or ndarray of shape (m,)
@@ -513,15 +519,17 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
     share : float, default=1.0
         The share of all rows that these are, where whole leaves stand for all: what leaves add up
         to is divided by it.
-    judges : bool, default=True
-        Whether `left_out` or a posterior is wanted.
+    with_inverse : bool, default=True
+        Whether `leave_one_out` or a posterior is wanted.
     """
     numbers = np.flatnonzero(np.diff(distinct.bounds)).tolist()
     noise, targets = alpha / distinct.totals, np.column_stack([means, np.ones(len(means))])
     leaves, inner = [], 0.0
-    for some in gen_batches(len(numbers), _TOGETHER):  # sums of all leaves at once would be large
-        work = partial(leaf_of, ground, distinct, noise=noise, targets=targets, judges=judges)
-        for leaf, of_leaf in run_all(work, numbers[some]):
+    for batch in gen_batches(len(numbers), _TOGETHER):  # sums of all leaves at once would be large
+        work = partial(
+            solve_leaf, near_far, distinct, noise=noise, targets=targets, with_inverse=with_inverse
+        )
+        for leaf, of_leaf in run_all(work, numbers[batch]):
             leaves.append(leaf)
             inner = inner + of_leaf / share
     gram, cross = np.hsplit(inner, [len(inner)])
@@ -532,13 +540,13 @@ def solve_near_far(ground, distinct, means, alpha, share=1.0, judges=True):
     for b, leaf in zip(numbers, leaves, strict=True):
         rows = distinct.leaf(b)
         coef[rows] = leaf.targets - leaf.features @ beta
-        if judges:
+        if with_inverse:
             inverse[rows] = leaf.inverse - np.square(leaf.features @ root).sum(axis=1)
     sums = coef.sum(axis=0)
     return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]) / share, root)
 
 
-def left_out(solution, distinct, targets, alpha, weights):
+def leave_one_out(solution, distinct, targets, alpha, weights):
     """Return predictions of every row by all others, (n, T), and A^-1_ii of each, (n,).
 
     A row leaves with its whole weight w: with its equals, of the weight W together,
@@ -550,7 +558,7 @@ def left_out(solution, distinct, targets, alpha, weights):
     ----------
     solution : NearFar
         The solution.
-    distinct : Distinct
+    distinct : DistinctRows
         The rows.
     targets : ndarray of shape (n, T)
         Targets of all rows.
@@ -559,12 +567,12 @@ def left_out(solution, distinct, targets, alpha, weights):
     weights : ndarray of shape (n,)
         Weights of all rows.
     """
-    number, means = distinct.number, distinct.means(targets)
-    share = weights / distinct.totals[number]
-    scale = weights / np.broadcast_to(alpha, distinct.totals.shape)[number]
-    inverse = share**2 * solution.centred_inverse[number] + scale * (1 - share)
-    coef = share[:, None] * solution.centred[1][number]
-    coef = coef + scale[:, None] * (targets - means[number])
+    row_to_distinct, means = distinct.row_to_distinct, distinct.means(targets)
+    share = weights / distinct.totals[row_to_distinct]
+    scale = weights / np.broadcast_to(alpha, distinct.totals.shape)[row_to_distinct]
+    inverse = share**2 * solution.centred_inverse[row_to_distinct] + scale * (1 - share)
+    coef = share[:, None] * solution.centred[1][row_to_distinct]
+    coef = coef + scale[:, None] * (targets - means[row_to_distinct])
     return targets - coef / inverse[:, None], inverse
 
 
@@ -589,7 +597,7 @@ class NearFarSolution(Solution):
 
     Parameters
     ----------
-    ground : Ground
+    near_far : NearFarKernel
         The leaves and their rows.
     rows : ndarray of shape (m, V)
         Coefficients of the kernel with the distinct rows.
@@ -597,29 +605,33 @@ class NearFarSolution(Solution):
         Phi_b'a_b, what the features of a leaf know already.
     """
 
-    ground: Ground | None = None
+    near_far: NearFarKernel | None = None
     rows: np.ndarray | None = None
     far: np.ndarray | None = None
     reads_rows = True
 
     def values_at(self, features, X):
         """Return the regressions at rows, (n, V), given their features."""
-        ground, phi = self.ground, self.ground.far(features)
-        coordinates, _ = ground.located(X)
-        values = ground.values(phi, coordinates, self.coef, self.rows, self.far)
+        near_far, phi = self.near_far, self.near_far.landmark_features(features)
+        coordinates, _ = near_far.assign(X)
+        values = near_far.values(phi, coordinates, self.coef, self.rows, self.far)
         return like(values * self.unit + self.intercept, features)
 
     def deviations_at(self, features, X, is_projected):
         """Return the standard deviations of targets at rows, (n, T)."""
-        return like(self.posterior.deviations(self.ground.far(features), X), features)
+        return like(
+            self.posterior.deviations(self.near_far.landmark_features(features), X), features
+        )
 
     def covariances_at(self, features, X, feature_map):
         """Return the covariances of the targets at rows, (n, n), of noise of variance 1."""
-        return self.posterior.covariances(self.ground.far(features), X) + np.eye(len(features))
+        return self.posterior.covariances(self.near_far.landmark_features(features), X) + np.eye(
+            len(features)
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class LeafPosterior:
     """The posterior of a regression, by the leaf of a row.
 
     Given the coefficients u of the features, which are normal about beta with the covariance G^-1,
@@ -632,7 +644,7 @@ class Spread:
 
     Parameters
     ----------
-    ground : Ground
+    near_far : NearFarKernel
         The leaves and their rows.
     solution : NearFar
         The solution.
@@ -646,7 +658,7 @@ class Spread:
         What the rows are worth.
     """
 
-    ground: Ground
+    near_far: NearFarKernel
     solution: NearFar
     noise: np.ndarray
     alpha: float
@@ -658,17 +670,17 @@ class Spread:
 
         These are their coordinates, phi, C r with C'C = S^-1, R'(phi - Phi'S^-1 r) and 1 - f_1.
         """
-        ground, solution = self.ground, self.solution
-        coordinates, leaves = ground.located(X)
+        near_far, solution = self.near_far, self.solution
+        coordinates, leaves = near_far.assign(X)
         for b in np.unique(leaves):
-            here, rows = np.flatnonzero(leaves == b), ground.leaf(b)
-            S, known = ground.residual(np.arange(rows.start, rows.stop))
+            here, rows = np.flatnonzero(leaves == b), near_far.leaf(b)
+            S, leaf_features = near_far.residual(np.arange(rows.start, rows.stop))
             phi = features[here]
-            r = ground.kernel(coordinates[here], ground.X[rows]) - phi @ known.T
+            r = near_far.kernel(coordinates[here], near_far.X[rows]) - phi @ leaf_features.T
             np.einsum("ii->i", S)[...] += self.noise[rows]
             root = inverse_root(factor_of(S, 0.0))
             rooted = root @ r.T
-            through = (phi - rooted.T @ (root @ known)) @ solution.root
+            through = (phi - rooted.T @ (root @ leaf_features)) @ solution.root
             gaps = 1 - phi @ solution.beta[:, -1] - r @ solution.coef[rows, -1]
             yield here, coordinates[here], phi, rooted, through, gaps
 
@@ -677,7 +689,7 @@ class Spread:
         covariances, gaps = np.zeros((len(features),) * 2), np.zeros(len(features))
         through = np.zeros(features.shape)
         for here, coordinates, phi, rooted, through[here], gaps[here] in self._by_leaf(features, X):
-            block = self.ground.kernel(coordinates, coordinates) - phi @ phi.T
+            block = self.near_far.kernel(coordinates, coordinates) - phi @ phi.T
             covariances[np.ix_(here, here)] = block - rooted.T @ rooted
         covariances += through @ through.T + np.outer(gaps, gaps) / self.solution.total
         return covariances / self.alpha
@@ -699,7 +711,7 @@ class NearFarRows:
 
     Parameters
     ----------
-    ground : Ground
+    near_far : NearFarKernel
         The rows.
     codes : ndarray of int of shape (n,) or None
         Classes of the rows.
@@ -711,7 +723,7 @@ class NearFarRows:
         Weights of the rows.
     """
 
-    ground: Ground
+    near_far: NearFarKernel
     codes: np.ndarray | None
     targets: np.ndarray
     unit: np.ndarray
@@ -720,21 +732,21 @@ class NearFarRows:
     @classmethod
     def of(cls, feature_map, data, most):
         """Return the rows of some data, under the map of a fitted transformer."""
-        return cls.under(Ground.of(feature_map, data.X, most), data)
+        return cls.under(NearFarKernel.of(feature_map, data.X, most), data)
 
     @classmethod
-    def under(cls, ground, data):
-        """Return the rows of some data, given their ground."""
+    def under(cls, near_far, data):
+        """Return the rows of some data, given their kernel."""
         codes = data.values.values if data.values.classes is not None else None
         targets = data.values(np.arange(len(data.y)))
-        return cls(ground, codes, targets, data.values.unit, data.weights)
+        return cls(near_far, codes, targets, data.values.unit, data.weights)
 
     @property
     def n_columns(self):
         """Number of rows of the largest leaf."""
-        return int(np.diff(self.ground.bounds).max())
+        return int(np.diff(self.near_far.bounds).max())
 
-    def _asked(self, problems):
+    def _problem_targets(self, problems):
         """Yield the rows and targets of each problem, or its level where a side has no rows."""
         if problems is None:
             yield np.arange(len(self.targets)), self.targets, None
@@ -754,27 +766,29 @@ class NearFarRows:
     def solved(self, problems, alpha, sizes=None, noise=None):
         """Return the `NearFarSolution` of problems among classes, or of all targets.
 
-        With `sizes`, it has the `Spread` of a single problem; see `solve_posterior`.
+        With `sizes`, it has the `LeafPosterior` of a single problem; see `solve_posterior`.
         """
-        ground = self.ground
-        n_rows, n_columns = len(ground.X), ground.features(ground.X[:0]).shape[1]
-        expansions, spread = [], None
-        for rows, targets, level in self._asked(problems):
+        near_far = self.near_far
+        n_rows, n_columns = len(near_far.X), near_far.features(near_far.X[:0]).shape[1]
+        expansions, posterior = [], None
+        for rows, targets, level in self._problem_targets(problems):
             if rows is None:
                 nothing = np.zeros((n_columns, len(level))), np.zeros((n_rows, len(level)))
                 expansions.append((*nothing, level))
                 continue
-            distinct = ground.part(rows, self.weights[rows])
+            distinct = near_far.distinct_rows(rows, self.weights[rows])
             means = distinct.means(targets)
-            solution = solve_near_far(ground, distinct, means, alpha, judges=sizes is not None)
+            solution = solve_near_far(
+                near_far, distinct, means, alpha, with_inverse=sizes is not None
+            )
             expansions.append(solution.expansion(distinct, n_rows))
             if sizes is not None:
-                spread = self._spread(solution, distinct, targets, alpha, sizes, noise)
+                posterior = self._posterior(solution, distinct, targets, alpha, sizes, noise)
         coef, rows, intercept = map(np.hstack, zip(*expansions, strict=True))
         unit = self.unit if problems is None else np.ones(len(intercept))
-        far = ground.far_sums(rows)
+        far = near_far.far_sums(rows)
         return NearFarSolution(
-            alpha, coef, unit, intercept * unit, None, None, spread, ground, rows, far
+            alpha, coef, unit, intercept * unit, None, None, posterior, near_far, rows, far
         )
 
     def held(self, problems, alphas, total):
@@ -791,36 +805,41 @@ class NearFarRows:
         total : callable
             Returns the weight of all rows for which these leaves stand, of a problem or of None.
         """
-        ground, found = self.ground, []
-        asked = zip(problems or [None], self._asked(problems), strict=True)
-        for problem, (rows, targets, level) in asked:
+        near_far, of_problems = self.near_far, []
+        regressions = zip(problems or [None], self._problem_targets(problems), strict=True)
+        for problem, (rows, targets, level) in regressions:
             if rows is None:
-                shape = len(alphas), len(ground.number), len(level)
-                found.append(np.broadcast_to(level, shape))
+                shape = len(alphas), len(near_far.row_to_distinct), len(level)
+                of_problems.append(np.broadcast_to(level, shape))
                 continue
-            distinct = ground.part(rows, self.weights[rows])
-            given = ground, distinct, distinct.means(targets)
+            distinct = near_far.distinct_rows(rows, self.weights[rows])
+            means = distinct.means(targets)
             share = self.weights[rows].sum() / total(problem)
-            solutions = [solve_near_far(*given, alpha, share) for alpha in alphas]
-            expansions = [solution.expansion(distinct, len(ground.X)) for solution in solutions]
+            solutions = [
+                solve_near_far(near_far, distinct, means, alpha, share) for alpha in alphas
+            ]
+            expansions = [solution.expansion(distinct, len(near_far.X)) for solution in solutions]
             beta, of_rows, _ = map(np.hstack, zip(*expansions, strict=True))
-            values = ground.at_own_rows(beta, of_rows)[ground.number]
+            values = near_far.at_own_rows(beta, of_rows)[near_far.row_to_distinct]
             values = np.moveaxis(values.reshape(len(values), len(alphas), -1), 1, 0)
             for place, (solution, alpha) in enumerate(zip(solutions, alphas, strict=True)):
                 values[place] += solution.intercept
-                left = left_out(solution, distinct, targets, alpha, self.weights[rows])
-                values[place, rows] = left[0]
-            found.append(values)
-        return np.concatenate(found, axis=2)
+                values[place, rows], _ = leave_one_out(
+                    solution, distinct, targets, alpha, self.weights[rows]
+                )
+            of_problems.append(values)
+        return np.concatenate(of_problems, axis=2)
 
-    def _spread(self, solution, distinct, targets, alpha, sizes, noise):
-        """Return the `Spread` of a solution to all rows."""
+    def _posterior(self, solution, distinct, targets, alpha, sizes, noise):
+        """Return the `LeafPosterior` of a solution to all rows."""
         diagonal = alpha / distinct.totals
         if noise is not None:
             deviation = np.full(len(self.unit), np.sqrt(noise))
-            return Spread(self.ground, solution, diagonal, alpha, deviation, distinct.totals.sum())
+            return LeafPosterior(
+                self.near_far, solution, diagonal, alpha, deviation, distinct.totals.sum()
+            )
         means = distinct.means(targets)
-        within = self.weights @ (targets - means[distinct.number]) ** 2
+        within = self.weights @ (targets - means[distinct.row_to_distinct]) ** 2
         residuals = diagonal[:, None] * solution.centred[1]
         squares = within + distinct.totals @ residuals**2
         lost = len(diagonal) - diagonal @ solution.centred_inverse  # the intercept among them
@@ -828,6 +847,6 @@ class NearFarRows:
         deviation = np.full(len(self.unit), np.nan)
         if freedom > 0:
             deviation = np.sqrt(sizes.scale * squares / freedom) * self.unit
-        return Spread(
-            self.ground, solution, diagonal, alpha * sizes.scale, deviation, sizes.freedom
+        return LeafPosterior(
+            self.near_far, solution, diagonal, alpha * sizes.scale, deviation, sizes.freedom
         )

@@ -87,9 +87,9 @@ def read_columns(estimator, X, reset):
     _check_n_features(estimator, X, reset=reset)
     check_are_numbers("X", X)  # dates
     names = list(X.columns)
-    given = [X.iloc[:, j] if hasattr(X, "iloc") else X[name] for j, name in enumerate(names)]
-    declared = [str(column.dtype).split("(")[0] in _CATEGORIES for column in given]
-    return _read(map(_as_objects, given), names, declared)
+    columns = [X.iloc[:, j] if hasattr(X, "iloc") else X[name] for j, name in enumerate(names)]
+    declared = [str(column.dtype).split("(")[0] in _CATEGORIES for column in columns]
+    return _read(map(_as_objects, columns), names, declared)
 
 
 _CATEGORIES = ("category", "Categorical", "Enum")
@@ -173,7 +173,7 @@ def categories_of(categorical, by_dtype, names):
         return np.array(by_dtype)
     chosen = np.zeros(len(by_dtype), bool)
     given = np.asarray([] if categorical is None else categorical)
-    text = ", ".join(repr(one) for one in given[:5].tolist())
+    text = ", ".join(map(repr, given[:5].tolist()))
     if given.dtype.kind == "b" and len(given) == len(chosen):
         chosen = given.copy()
     elif given.dtype.kind in "iu" and given.size and 0 <= given.min() <= given.max() < len(chosen):
@@ -216,9 +216,9 @@ def warn_of_text(columns, are_undeclared, table, names):
     places = np.flatnonzero(table.are_categories).tolist()
     for place, levels in zip(places, table.levels, strict=True):
         text = set(columns[place]) - {None} if are_undeclared[place] else ()
-        text = sorted(set(map(str, text)), key=lambda one: (len(one), one))
+        text = sorted(set(map(str, text)), key=lambda level: (len(level), level))
         n, name = len(text), repr(names[place])
-        are_numbers = [_looks_like_a_number(one) for one in text]
+        are_numbers = [_looks_like_a_number(level) for level in text]
         if n > _FEW_LEVELS and sum(map(bool, map(_DATE.fullmatch, text))) >= _MOST * n:
             dates.append(f"{name} ({n} levels, such as {text[-1]!r})")
         elif (
@@ -226,8 +226,8 @@ def warn_of_text(columns, are_undeclared, table, names):
             and sum(are_numbers) >= _MOST * n
             and not any(map(_CODE.fullmatch, text))
         ):
-            odd = [one for one, is_one in zip(text, are_numbers, strict=True) if not is_one]
-            odd = odd or [one for one in text if not _is_float(one)]
+            odd = [level for level, is_one in zip(text, are_numbers, strict=True) if not is_one]
+            odd = odd or [level for level in text if not _is_float(level)]
             but = f"{odd[0]!r} is not a number" if odd else f"such as {text[0]!r}"
             numbers.append(f"{name} ({n} levels; {but})")
         elif levels.are_identifiers:
@@ -288,6 +288,9 @@ def _is_float(text):
 class Levels:
     """Levels of a category that have a column of their own.
 
+    ``OneHotEncoder`` of scikit-learn takes no levels of several types, keeps None and NaN apart,
+    and puts all levels of two rows together where none has more.
+
     Parameters
     ----------
     place : dict
@@ -316,18 +319,18 @@ class Levels:
     def of(cls, values):
         """Return the levels of a column, in the order of their names."""
         counts = Counter(map(_level, values))
-        known = sorted(counts, key=lambda one: (-counts[one], str(type(one)), _rank(one)))
+        known = sorted(counts, key=lambda level: (-counts[level], str(type(level)), _rank(level)))
         # A level of a single row says nothing about other rows.
         least = max(min(_RARE, max(counts.values())), 2)
-        common = [one for one in known[:_MOST_LEVELS] if counts[one] >= least]
-        places = {one: k for k, one in enumerate(common)}
+        common = [level for level in known[:_MOST_LEVELS] if counts[level] >= least]
+        places = {level: k for k, level in enumerate(common)}
         rest = len(common) if len(common) < len(known) else None
         n_columns = len(common) + (rest is not None)
         if len(known) == 2 and common:
             places, rest, n_columns = {known[0]: None, known[1]: 0}, None, 1
-        levels = [one for one in known if one != (_GAP,)]
+        levels = [level for level in known if level != (_GAP,)]
         n_known, n_common = (
-            sum(counts[one] for one in some) for some in (levels, set(levels) & places.keys())
+            sum(counts[level] for level in group) for group in (levels, set(levels) & places.keys())
         )
         kinds = frozenset(map(_kind, levels))
         return cls(places, rest, n_columns, kinds, len(levels), n_known, n_common)
@@ -339,8 +342,8 @@ class Levels:
 
     def check(self, values, name):
         """Raise if values cannot equal any level by their type, and warn if none of them does."""
-        values = [one for one in map(_level, values) if one != (_GAP,)]
-        example = next((one for one in self.place if one != (_GAP,)), None)
+        values = [level for level in map(_level, values) if level != (_GAP,)]
+        example = next((level for level in self.place if level != (_GAP,)), None)
         if self.kinds and values and self.kinds.isdisjoint(map(_kind, values)):
             expected, kind = " or ".join(sorted(self.kinds)), _kind(values[0])
             raise TypeError(
@@ -461,7 +464,7 @@ class Table:
     def sources(self):
         """The column of the table that each column comes from."""
         numbers, categories = (np.flatnonzero(self.are_categories == k) for k in (False, True))
-        of_levels = np.repeat(categories, [one.n_columns for one in self.levels])
+        of_levels = np.repeat(categories, [levels.n_columns for levels in self.levels])
         sources = np.concatenate([numbers, numbers, numbers[self.has_gaps], of_levels])
         return sources[self.kept]
 
@@ -491,8 +494,8 @@ class Table:
             bent = self.scaler.transform(np.where(is_gap, self.medians, numbers))
             n = numbers.shape[1]
             parts = [bent[:, :n], _RANKS * (bent[:, n:] - 0.5), is_gap[:, self.has_gaps]]
-        given = [one for one, is_one in zip(columns, self.are_categories, strict=True) if is_one]
-        parts += [levels(column) for levels, column in zip(self.levels, given, strict=True)]
+        categories = [columns[place] for place in np.flatnonzero(self.are_categories)]
+        parts += [levels(column) for levels, column in zip(self.levels, categories, strict=True)]
         encoded = np.hstack([np.asarray(part, np.float32) for part in parts])
         return np.ascontiguousarray(encoded[:, self.kept] if self.kept.ndim else encoded)
 
