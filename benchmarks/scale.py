@@ -6,8 +6,7 @@
 `kill` fits 2,000,000 rows on two workers, once with the worker of the first finished partial
 killed; `large` fits 20,000,000 x 20 rows, drawn lazily, on two workers of at most 600 MB; `cpu`
 compares the CPU of all processes with that of `fit_batches` on the same 100,000-row chunks, and the
-wall time of two workers with that of one; `search` compares the CPU of KernelRegressionClassifierCV
-with that of GridSearchCV on joblib's dask backend.
+wall time of two workers with that of one.
 """
 
 import argparse
@@ -21,16 +20,14 @@ from statistics import median
 
 import dask
 import dask.array as da
-import joblib
 import numpy as np
 import psutil
 from _memory import peak_memory
 from dask.distributed import Client, LocalCluster
 from dask.distributed.diagnostics.plugin import SchedulerPlugin
-from sklearn.model_selection import GridSearchCV
 
 import skrf.dask
-from skrf import KernelRegressionClassifier, KernelRegressionClassifierCV, OptimalPositiveRF
+from skrf import KernelRegressionClassifier, OptimalPositiveRF
 
 MODEL = KernelRegressionClassifier(OptimalPositiveRF(128, sigma="scale", random_state=0))
 CHUNK, WIDTH = 100_000, 20
@@ -157,34 +154,10 @@ def measure_cpu(rounds):
     )
 
 
-def measure_search(rounds):
-    """CPU of a search of ten sigmas and five folds on 50,000 rows, both on two workers."""
-    X, y = (part[:50_000] for part in chunk(0))
-    sigmas = np.logspace(-1, 1, 10) * 0.3
-    taken = {"GridSearchCV": [], "CV": []}
-    with cluster(2) as client:
-        parts = [
-            dask.delayed((X[k : k + 10_000], y[k : k + 10_000])) for k in range(0, 50_000, 10_000)
-        ]
-        search = KernelRegressionClassifierCV(MODEL.feature_map, sigmas=sigmas)
-        grid = GridSearchCV(MODEL, {"sigma": sigmas}, cv=5)
-        for _ in range(rounds):
-            start = cpu_of(client)
-            skrf.dask.fit(search, parts)
-            taken["CV"].append(cpu_of(client) - start)
-            start = cpu_of(client)
-            with joblib.parallel_config(backend="dask"):
-                grid.fit(X, y)
-            taken["GridSearchCV"].append(cpu_of(client) - start)
-    theirs, ours = (median(own) for own in taken.values())
-    judge(f"search: CPU of GridSearchCV {theirs:.1f} s, of CV {ours:.1f} s", ours < theirs)
-
-
 MEASURES = {
     "kill": measure_kill,
     "large": measure_large,
     "cpu": measure_cpu,
-    "search": measure_search,
 }
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ _HOME = {
     "KernelSampler": "sampling",
     "KernelRegressionClassifier": "regression",
     "KernelRegressor": "regression",
-    "KernelRegressionClassifierCV": "regression",
-    "KernelRegressorCV": "regression",
     "GeometricRF": "features",
     "HybridRF": "features",
     "OptimalPositiveRF": "features",

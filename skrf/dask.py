@@ -53,10 +53,9 @@ def fit(
     """Fit an estimator to Dask collections; the result is a plain estimator that needs no Dask.
 
     Like `fit_batches`, this equals `fit` on all rows, up to rounding. The passes are the same: one
-    for statistics, one for sums and, in searches of kernel regression, one for scores. Every pass
-    recomputes a lazy collection: ``persist`` it if that is slow and there is enough memory. The
-    scheduler is Dask's: a `distributed.Client` if there is one, otherwise threads. Each task uses
-    one thread.
+    for statistics, and one for sums. Every pass recomputes a lazy collection: ``persist`` it if
+    that is slow and there is enough memory. The scheduler is Dask's: a `distributed.Client` if
+    there is one, otherwise threads. Each task uses one thread.
 
     Parameters
     ----------

@@ -73,8 +73,6 @@ def _field(kind, *arguments):
     return model.fit(paths), {"log_prob": (paths,)}
 
 
-_REGRESSORS = skrf.KernelRegressor, skrf.KernelRegressorCV
-_CLASSIFIERS = skrf.KernelRegressionClassifier, skrf.KernelRegressionClassifierCV
 _RIDGES = (
     skrf.ApproxKernelRidge,
     skrf.ApproxKernelRidgeCV,
@@ -103,7 +101,7 @@ ESTIMATORS = {
     "SmoothClipScaler": _scaler,
     **{
         kind.__name__: partial(_predictor, kind, skrf.AdaptiveRF(8))
-        for kind in (*_REGRESSORS, *_CLASSIFIERS)
+        for kind in (skrf.KernelRegressor, skrf.KernelRegressionClassifier)
     },
     **{kind.__name__: partial(_predictor, kind, skrf.RFFSampler(8)) for kind in _RIDGES},
     **{kind.__name__: partial(_machine, kind) for kind in _MACHINES},

@@ -22,7 +22,6 @@ ROWS = 50
 CLASSIFIERS = {
     "kernel": skrf.KernelRegressionClassifier(random_state=0),
     "kernel-landmarks": skrf.KernelRegressionClassifier(skrf.ClusterNystroem(random_state=0)),
-    "kernel-search": skrf.KernelRegressionClassifierCV(sigmas=5, cv=3, random_state=0),
     "kernel-exact": skrf.KernelRegressionClassifier("exact"),
     "ridge": skrf.ApproxKernelRidgeClassifier(random_state=0),
     "ridge-search": skrf.ApproxKernelRidgeClassifierCV(
@@ -32,7 +31,6 @@ CLASSIFIERS = {
 REGRESSORS = {
     "kernel": skrf.KernelRegressor(random_state=0),
     "kernel-scale": skrf.KernelRegressor(sigma="scale", random_state=0),
-    "kernel-search": skrf.KernelRegressorCV(sigmas=5, cv=3, random_state=0),
     "kernel-exact": skrf.KernelRegressor("exact"),
     "ridge": skrf.ApproxKernelRidge(random_state=0),
     "ridge-evidence": skrf.ApproxKernelRidge(alpha="evidence", random_state=0),

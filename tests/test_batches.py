@@ -10,8 +10,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from instances import MECHANISMS, make
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -21,7 +19,6 @@ from sklearn.model_selection import (
     GroupKFold,
     KFold,
     ShuffleSplit,
-    StratifiedKFold,
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -35,9 +32,7 @@ from skrf import (
     ClusterNystroem,
     DenseExponentialRF,
     KernelRegressionClassifier,
-    KernelRegressionClassifierCV,
     KernelRegressor,
-    KernelRegressorCV,
     OptimalPositiveRF,
     PoissonRF,
     RelevanceProjection,
@@ -69,16 +64,14 @@ CLASSIFIERS = {
     "kernel-labels": KernelRegressionClassifier(BY_LABELS, sigma="median"),
     "kernel-nystroem": KernelRegressionClassifier(Nystroem(n_components=20, random_state=0)),
     "kernel-piped": KernelRegressionClassifier(make_pipeline(StandardScaler(), POSITIVE)),
-    "kernel-search": KernelRegressionClassifierCV(POSITIVE, sigmas=3, cv=3),
-    "kernel-search-labels": KernelRegressionClassifierCV(BY_LABELS, sigmas=3, cv=3),
     "ridge": ApproxKernelRidgeClassifier(SIGNED),
     "ridge-search": ApproxKernelRidgeClassifierCV(SIGNED, sigmas=3, cv=3),
+    "ridge-search-labels": ApproxKernelRidgeClassifierCV(BY_LABELS, sigmas=3, cv=3),
 }
 REGRESSORS = {
     "kernel": KernelRegressor(POSITIVE),
     "kernel-signed": KernelRegressor(SIGNED),
     "kernel-auto": KernelRegressor(AdaptiveRF(12, random_state=0)),
-    "kernel-search": KernelRegressorCV(POSITIVE, sigmas=3, cv=KFold(3)),
     "ridge": ApproxKernelRidge(SIGNED),
     "ridge-dense": ApproxKernelRidge(DenseExponentialRF(24, random_state=0)),
     "ridge-evidence": ApproxKernelRidge(SIGNED, alpha="evidence"),
@@ -151,7 +144,7 @@ def test_batches_of_sparse_rows(name):
     assert_batches_equal_fit(CLASSIFIERS[name], rows, Y, WEIGHTS, rows=rows)
 
 
-@pytest.mark.parametrize("name", ["kernel", "kernel-labels", "kernel-search", "ridge-search"])
+@pytest.mark.parametrize("name", ["kernel", "kernel-labels", "ridge-search-labels", "ridge-search"])
 def test_batches_of_float32(name):
     """Features are float32, whose rounding is 6e-8 of numbers that are added in other blocks."""
     rows, model = X.astype(np.float32), CLASSIFIERS[name]
@@ -159,7 +152,7 @@ def test_batches_of_float32(name):
     assert_allclose(answers(batched), answers(whole), rtol=0, atol=3e-5)
 
 
-@pytest.mark.parametrize("name", ["kernel-signed", "kernel-search", "ridge", "ridge-evidence"])
+@pytest.mark.parametrize("name", ["kernel-signed", "ridge", "ridge-evidence"])
 def test_batches_of_targets_of_very_different_size(name):
     sizes = np.where(np.arange(N) < 91, 2.0**20, 2.0**-20)
     assert_batches_equal_fit(REGRESSORS[name], X, np.sin(2 * X[:, 0]) * sizes)
@@ -233,7 +226,7 @@ def test_tables_in_batches(tmp_path):
         assert_allclose(batched.predict_proba(table if has_names else X), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["kernel", "kernel-search-labels", "ridge", "ridge-search"])
+@pytest.mark.parametrize("name", ["kernel", "ridge-search-labels", "ridge", "ridge-search"])
 def test_batches_of_other_libraries(name, library):
     codes = np.searchsorted(NAMES, Y)
     whole = clone(CLASSIFIERS[name]).fit(X, codes, WEIGHTS)
@@ -294,7 +287,7 @@ def test_batches_that_are_no_batches():
         (model, "the same batches in the same order", changing, {}),
         (model, no_row, [], {}),
         (model, no_row, [(X[:0], T[:0])], {}),
-        (KernelRegressorCV(POSITIVE), no_row, [(X, T, np.zeros(N))], {}),
+        (ApproxKernelRidgeCV(POSITIVE), no_row, [(X, T, np.zeros(N))], {}),
         (model, "tuple of 4 parts", [(X, T, WEIGHTS, WEIGHTS)], {}),
         (model, "same features, got 3 and 2", [(X, T), (X[:, :2], T)], {}),
         (model, r"same outputs, got \(2,\) and \(\)", [(X, T), (X, T[:, 0])], {}),
@@ -424,25 +417,9 @@ def test_more_samples_than_are_drawn():
 # ------------------------------------------------------------------ folds
 
 
-@settings(deadline=None, max_examples=30)
-@given(
-    st.lists(st.integers(0, 3), min_size=12, max_size=60),
-    st.integers(2, 4),
-    st.lists(st.integers(0, 60), max_size=5),
-    st.booleans(),
-)
-def test_folds_are_those_of_scikit_learn(labels, n_splits, cuts, stratified):
-    labels = np.concatenate([np.repeat(np.arange(4), 4), labels])[::-1]
-    n = len(labels)
-    cv = StratifiedKFold(n_splits) if stratified else KFold(n_splits)
-    model = KernelRegressionClassifierCV(RFFSampler(8, random_state=0), sigmas=[1.0], cv=cv)
-    batches = cut(X[:n], labels, cuts=sorted([0, *np.minimum(cuts, n), n]))
-    assert_same_model(clone(model).fit(X[:n], labels), model.fit_batches(batches), rows=X[:n])
-
-
 def test_folds_at_random():
     cv, order = KFold(4, shuffle=True, random_state=3), np.argsort(T[:, 0])
-    model, batches = KernelRegressorCV(POSITIVE, sigmas=[1.0], cv=cv), cut(X[order], T[order])
+    model, batches = ApproxKernelRidgeCV(POSITIVE, sigmas=[1.0], cv=cv), cut(X[order], T[order])
     one, two = clone(model).fit_batches(batches), clone(model).fit_batches(batches)
     assert_array_equal(one.cv_results_["mean_test_score"], two.cv_results_["mean_test_score"])
     # Rows in their order would be predicted from others than those near them.
@@ -450,7 +427,7 @@ def test_folds_at_random():
     assert one.best_score_ > in_order.best_score_ + 0.5
     # Scores vary with the folds, by less than 0.1 here.
     assert abs(one.best_score_ - model.fit(X, T).best_score_) < 0.1
-    apart = KernelRegressionClassifierCV(BY_LABELS, sigmas=[1.0], cv=cv)
+    apart = ApproxKernelRidgeClassifierCV(BY_LABELS, sigmas=[1.0], cv=cv)
     score = clone(apart).fit_batches(cut(X, Y)).best_score_
     assert abs(score - apart.fit(X, Y).best_score_) < 0.1
 
@@ -458,7 +435,6 @@ def test_folds_at_random():
 @pytest.mark.parametrize(
     "model",
     [
-        KernelRegressionClassifierCV(POSITIVE, sigmas=3),
         ApproxKernelRidgeClassifierCV(SIGNED, sigmas=3, scoring="accuracy"),
         ApproxKernelRidgeCV(SIGNED, sigmas=3, scoring="neg_median_absolute_error"),
     ],
@@ -477,16 +453,10 @@ def test_batches_take_any_splitter_and_scorer(model, cv):
 
 
 def test_searches_in_batches_refuse_rows_as_splits_and_look_at_a_sample():
-    for model in (KernelRegressionClassifierCV(POSITIVE), ApproxKernelRidgeClassifierCV(SIGNED)):
-        with pytest.raises(ValueError, match="cv must be None, an integer or a splitter"):
-            model.set_params(cv=[([0], [1])]).fit_batches(cut(X, Y))
-    softmax = OptimalPositiveRF(kernel="softmax")
-    for model, words in (
-        (KernelRegressorCV(softmax), "softmax"),
-        (ApproxKernelRidgeCV(SIGNED, cv=GroupKFold(3)), "groups"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            model.fit_batches(cut(X, T))
+    with pytest.raises(ValueError, match="cv must be None, an integer or a splitter"):
+        ApproxKernelRidgeClassifierCV(SIGNED, cv=[([0], [1])]).fit_batches(cut(X, Y))
+    with pytest.raises(ValueError, match="groups"):
+        ApproxKernelRidgeCV(SIGNED, cv=GroupKFold(3)).fit_batches(cut(X, T))
 
 
 # ------------------------------------------------------------------ statistics
@@ -659,7 +629,7 @@ def test_batches_may_come_in_the_same_memory(feature_map):
 @pytest.mark.parametrize("sizes", [(1e-170, 1e-170), (1e150, 1e-90)])
 def test_searches_of_targets_of_any_size(sizes):
     targets = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1]]) * sizes
-    assert_batches_equal_fit(KernelRegressorCV(POSITIVE, sigmas=[0.3, 1, 3], cv=3), X, targets)
+    assert_batches_equal_fit(ApproxKernelRidgeCV(POSITIVE, sigmas=[0.3, 1, 3], cv=3), X, targets)
 
 
 def test_a_search_may_have_a_single_sigma():
@@ -674,7 +644,7 @@ def test_searches_draw_from_a_random_state_once():
     def search():
         random_state = np.random.RandomState(0)
         feature_map = OptimalPositiveRF(24, sigma="scale", random_state=random_state)
-        return KernelRegressionClassifierCV(feature_map, sigmas=[0.5, 1.0], cv=3)
+        return ApproxKernelRidgeClassifierCV(feature_map, sigmas=[0.5, 1.0])
 
     expected = search().fit(X, Y).predict_proba(X)
     assert_allclose(search().fit_batches(cut(X, Y)).predict_proba(X), expected, atol=1e-12)
@@ -693,7 +663,7 @@ def test_merges_take_models_as_they_were_fitted():
     parts = [KernelRegressionClassifier(FROZEN).fit(X[Y == name], Y[Y == name]) for name in "ab"]
     with pytest.raises(ValueError, match=r"partial_fit\(X, y, classes=...\)"):
         parts[0].merge(parts[1])
-    for model in (KernelRegressor("exact"), KernelRegressorCV(), ApproxKernelRidgeCV()):
+    for model in (KernelRegressor("exact"), ApproxKernelRidgeCV()):
         assert not hasattr(model, "merge")
     with pytest.raises(ValueError, match="is not fitted yet"):
         KernelRegressor(POSITIVE).merge(KernelRegressor(POSITIVE).fit(X, T))

@@ -15,7 +15,6 @@ from skrf import (
     ApproxKernelRidgeClassifier,
     ApproxKernelRidgeClassifierCV,
     KernelRegressionClassifier,
-    KernelRegressionClassifierCV,
     KernelRegressor,
     OptimalPositiveRF,
     RFFSampler,
@@ -169,7 +168,6 @@ MANY = [
     ApproxKernelRidgeClassifier(MAP),
     ApproxKernelRidgeClassifierCV(RFFSampler(40), sigmas=2, random_state=0),
     KernelRegressionClassifier(OptimalPositiveRF(40), sigma=1.0, random_state=0),
-    KernelRegressionClassifierCV(OptimalPositiveRF(40), sigmas=3, random_state=0),
     KernelRegressionClassifier("exact"),
 ]
 

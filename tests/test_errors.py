@@ -20,13 +20,12 @@ from skrf import (
     ApproxKernelRidge,
     ApproxKernelRidgeClassifier,
     ApproxKernelRidgeClassifierCV,
+    ApproxKernelRidgeCV,
     ClusterNystroem,
     KernelMachineRegressor,
     KernelOperator,
     KernelRegressionClassifier,
-    KernelRegressionClassifierCV,
     KernelRegressor,
-    KernelRegressorCV,
     OptimalPositiveRF,
     RelevanceProjection,
     RelevanceScaler,
@@ -205,7 +204,11 @@ def test_faulty_weights():
     ("kind", "known"),
     [
         (KernelRegressionClassifier, "feature_map, sigma, class_weight, random_state"),
-        (KernelRegressionClassifierCV, "feature_map, sigmas, cv, scoring, random_state, verbose"),
+        (
+            ApproxKernelRidgeCV,
+            "feature_map, sigmas, alphas, cv, scoring, subsample, max_leaf_size, random_state, "
+            "verbose",
+        ),
         (ApproxKernelAttention, "feature_map, causal, mask, scale, block_size, random_state"),
         (ClusterNystroem, "n_components, centers, kernel, exponent, sigma, random_state"),
     ],
@@ -215,7 +218,7 @@ def test_unknown_parameters_are_told_the_known_ones(kind, known):
     says(*said, call=partial(kind, n_jobs=2), error=TypeError)
 
 
-@pytest.mark.parametrize("kind", [KernelRegressorCV, ApproxKernelRidgeClassifierCV])
+@pytest.mark.parametrize("kind", [ApproxKernelRidgeCV, ApproxKernelRidgeClassifierCV])
 def test_searches_have_sigmas_for_gamma(kind):
     said = "gamma", "0.2", "sigmas", "sqrt(2 gamma)"
     says(*said, call=partial(kind, gamma=0.2), error=TypeError)

@@ -18,7 +18,6 @@ from skrf import (
     ApproxKernelRidgeCV,
     KernelOperator,
     KernelRegressionClassifier,
-    KernelRegressionClassifierCV,
     KernelRegressor,
     OptimalPositiveRF,
     RelevanceScaler,
@@ -249,7 +248,6 @@ MODELS = {
     "classifier": lambda: KernelRegressionClassifier(MAP()),
     "regressor": lambda: KernelRegressor(SIGNED()),
     "exact classifier": lambda: KernelRegressionClassifier("exact", sigma=0.8),
-    "classifier search": lambda: KernelRegressionClassifierCV(MAP(), sigmas=[0.5], cv=3),
     "ridge": lambda: ApproxKernelRidge(SIGNED()),
     "ridge search": lambda: ApproxKernelRidgeCV(SIGNED(), sigmas=[0.5], alphas=[0.1, 1.0]),
     "ridge classifier search": lambda: ApproxKernelRidgeClassifierCV(

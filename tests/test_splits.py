@@ -9,11 +9,7 @@ from skrf import (
     ApproxKernelRidge,
     ApproxKernelRidgeClassifierCV,
     ApproxKernelRidgeCV,
-    KernelRegressionClassifier,
-    KernelRegressionClassifierCV,
-    KernelRegressorCV,
     OptimalPositiveRF,
-    PositiveRF,
     RFFSampler,
 )
 from skrf.regression.data import Splits, contiguous, stratified
@@ -46,23 +42,12 @@ def test_ridge_is_a_grid_search(cv, columns):
     assert {"sigma": ours.sigma_, "alpha": ours.alpha_} == theirs.best_params_
 
 
-@pytest.mark.parametrize("cv", SPLITTERS[:3], ids=lambda cv: str(cv)[:40])
-def test_kernel_regression_is_a_grid_search(cv):
-    feature_map, labels = PositiveRF(12, center=False, random_state=0), (y > 0).astype(int)
-    theirs = GridSearchCV(KernelRegressionClassifier(feature_map), {"sigma": SIGMAS}, cv=cv)
-    ours = KernelRegressionClassifierCV(feature_map, sigmas=SIGMAS, cv=cv).fit(X, labels)
-    expected = theirs.fit(X, labels).cv_results_
-    for name in ("mean_test_score", "split1_test_score"):
-        assert_allclose(ours.cv_results_[name], expected[name], rtol=1e-12)
-
-
 @pytest.mark.parametrize("cv", SPLITTERS[:2], ids=str)
-@pytest.mark.parametrize("kind", [ApproxKernelRidgeCV, KernelRegressorCV])
-def test_series_in_batches_count_rows_in_order(kind, cv):
+def test_series_in_batches_count_rows_in_order(cv):
     given = {"sigmas": SIGMAS, "cv": cv, "random_state": 0}
-    whole = kind(OptimalPositiveRF(12), **given).fit(X, y)
+    whole = ApproxKernelRidgeCV(OptimalPositiveRF(12), **given).fit(X, y)
     parts = [slice(0, 7), slice(7, 31), slice(31, 60)]
-    batches = kind(OptimalPositiveRF(12), **given)
+    batches = ApproxKernelRidgeCV(OptimalPositiveRF(12), **given)
     batches.fit_batches([(X[part], y[part]) for part in parts])
     for name in ("mean_test_score", "split0_test_score", "split2_test_score"):
         assert_allclose(batches.cv_results_[name], whole.cv_results_[name], rtol=1e-7)
@@ -103,7 +88,6 @@ def test_splits_choose_alpha_and_decision_for_a_sigma_that_is_kept(n_classes, de
 def test_cells_are_never_divided_and_read_as_slices():
     class Rows:
         numbers = np.arange(60)
-        groups = np.zeros(60, int)
 
         def part(self, rows):
             return rows

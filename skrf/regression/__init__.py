@@ -9,9 +9,7 @@ from .decide import Argmax, Decision, Discriminants, OneVsOne, Problem
 from .kernel_machine import KernelMachineClassifier, KernelMachineRegressor
 from .kernel_regression import (
     KernelRegressionClassifier,
-    KernelRegressionClassifierCV,
     KernelRegressor,
-    KernelRegressorCV,
 )
 from .relevance import RelevanceProjection, RelevanceScaler
 from .ridge import (
@@ -32,9 +30,7 @@ __all__ = [
     "KernelMachineClassifier",
     "KernelMachineRegressor",
     "KernelRegressionClassifier",
-    "KernelRegressionClassifierCV",
     "KernelRegressor",
-    "KernelRegressorCV",
     "OneVsOne",
     "Problem",
     "RelevanceProjection",

@@ -100,8 +100,8 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         feature_map = prepared(feature_map, owner=owner, sigma=sigma, hint=hint)
         return prepared(feature_map, owner=owner, random_state=self.random_state)
 
-    def _map_of_batches(self, sigma, data=None):
-        """Return an unfitted map for batches, whose rows are not known, or of a sample."""
+    def _map_of_batches(self, sigma):
+        """Return an unfitted map for batches, whose rows are not known."""
         return self._prepared(None if sigma == "evidence" else sigma)
 
     def _leaves_sigma_open(self, feature_map):

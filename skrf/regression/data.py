@@ -518,19 +518,19 @@ class Splits:
 
 
 def contiguous(data, splits):
-    """Return the rows in the order of their cells and groups, and their splits.
+    """Return the rows in the order of their cells, and their splits.
 
     Parts of them are then read without a copy.
     """
     if splits.cells is None:
         return data, splits
     cells, _ = splits.cells
-    order = np.concatenate([rows[np.argsort(data.groups[rows], kind="stable")] for rows in cells])
+    order = np.concatenate(cells)
     return data.part(order), splits.moved(np.argsort(order))
 
 
 def sums_of_splits(nothing, data, splits):
-    """Return the sums of the rows that every split trains on, and those of all rows.
+    """Return the sums of the rows that every split trains on.
 
     Every row is summed once, and sums are merged, never subtracted.
 
@@ -544,34 +544,17 @@ def sums_of_splits(nothing, data, splits):
         Of these rows.
     """
     if splits.cells is None:
-        trains = [nothing.added(data.part(as_slice(train))) for train in splits.trains]
-        return trains, nothing.added(data)
-    (cells, trained), sums, before = splits.cells, [], nothing
-    for rows in cells:
-        sums.append(before.added(data.part(as_slice(rows))))
-        before = sums[-1].emptied
-    return sums_of_cells(sums, trained)
-
-
-def sums_of_cells(sums, are_in):
-    """Return the sums of several sets of cells, and those of all.
-
-    Parameters
-    ----------
-    sums : list
-        Of every cell; None adds nothing.
-    are_in : ndarray of bool of shape (n_sets, n_cells)
-        Which cells a set has.
-    """
-    others, total = all_but_one(sums)
-    sets = []
-    for is_in in are_in:
+        return [nothing.added(data.part(as_slice(train))) for train in splits.trains]
+    cells, trained = splits.cells
+    sums = [nothing.added(data.part(as_slice(rows))) for rows in cells]
+    others, sets = all_but_one(sums), []
+    for is_in in trained:
         left_out = np.flatnonzero(~is_in)
         if len(left_out) == 1:
             sets.append(others[left_out[0]])
         else:
             sets.append(merged(sums[k] for k in np.flatnonzero(is_in)))
-    return sets, total
+    return sets
 
 
 def stratified(codes, most, least=0):
@@ -596,7 +579,7 @@ def stratified(codes, most, least=0):
 
 
 def all_but_one(sums):
-    """Return for every part the sums of all others, and those of all.
+    """Return for every part the sums of all others.
 
     They are merged from both sides, because a subtraction would lose digits.
     """
@@ -605,7 +588,7 @@ def all_but_one(sums):
         return list(accumulate([None, *parts], joined))
 
     before, after = merged(sums), merged(reversed(sums))[::-1]
-    return [joined(*pair) for pair in zip(before, after[1:], strict=False)], before[-1]
+    return [joined(*pair) for pair in zip(before, after[1:], strict=False)]
 
 
 def as_slice(rows):

@@ -171,7 +171,7 @@ class FeatureSource:
         feature_map, (data,) = self._held(as_feature_map(self.fit(sigma)), self.data)
         trains = [None] * len(self.splits)
         if has_sums:
-            trains, _ = sums_of_splits(self._nothing(feature_map, data), data, self.splits)
+            trains = sums_of_splits(self._nothing(feature_map, data), data, self.splits)
         for number, (train, test) in enumerate(
             zip(self.splits.trains, self.splits.tests, strict=True)
         ):

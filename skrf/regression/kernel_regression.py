@@ -1,24 +1,15 @@
-"""Kernel regression on random features, in time linear in the number of rows.
+"""Kernel regression on random features, in time linear in the number of rows."""
 
-A classifier and a regressor, and two more that choose sigma by cross-validation, in one pass for
-all folds.
-"""
-
-import copy
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from .._arrays import cast, is_array_api, like, namespace, rounding_of, to_host
-from .._estimator import SIGMAS
 from .._typing import Array, RandomState, Result, Sigma, Transformer
-from .._validation import HasMethods, Interval, StrOptions, commit, validate_rows
-from .._warnings import note_names, once
+from .._validation import StrOptions, validate_rows
 from ..exceptions import FeatureCollapseWarning
 from ..features import ClusterQuantizer, suits_ratios
 from .base import (
@@ -31,19 +22,15 @@ from .base import (
     predictions_in,
     probabilities_in,
 )
-from .batches import HAS_FOLDS, check_splitter
-from .data import as_slice, contiguous, rows_of_folds, splits_of, sums_of_splits
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
 from .moments import beside_threads, maps_of
 from .rows import ExactMap
-from .search import Equal, Grid, check_gaussian, learns_from, scorer_of, search, sigma_grid
 
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent
 _LOG_OF_ZERO = -746.0  # no positive float64 has a logarithm this low
 _LOST, _LOST_SINGLE = -550.0, -60.0  # logs of smaller shares have lost digits
 _DOUBLE_BITS = 500  # range below an output's largest target that sums can represent
-_DECADES = -1, 2  # of a grid, relative to sigma="scale"
 
 
 class KernelRegression(KernelEstimator):
@@ -54,7 +41,6 @@ class KernelRegression(KernelEstimator):
         **KernelEstimator._parameter_constraints,
         "sigma": [StrOptions({"scale", "median"}), SIGMA, None],
     }
-    _warns = True
 
     def __init__(
         self,
@@ -121,7 +107,7 @@ class KernelRegression(KernelEstimator):
 
         X = validate_rows(self, X, reset=False)
         answer = self._fitted.query(X, noted)
-        if any(lost) and self._warns:
+        if any(lost):
             warnings.warn(
                 "Some rows of X are predicted by the class shares or the mean target alone: the "
                 "features of feature_map are 0 there, or beyond the range of floats. Use a "
@@ -211,7 +197,6 @@ class KernelRegressionClassifier(Classification, KernelRegression):
 
     See Also
     --------
-    KernelRegressionClassifierCV : The same, with sigma chosen by cross-validated accuracy.
     ApproxKernelRidgeClassifier : Ridge classification on the same features.
     KernelRegressor : The same for numeric targets.
 
@@ -263,19 +248,6 @@ class KernelRegressionClassifier(Classification, KernelRegression):
             return values, np.zeros(len(y), dtype=int), values, 1
         groups, target = self._coded(y, classes)
         return target, groups, np.empty((len(y), 0)), len(self.classes_)
-
-    def _outcomes(self, data, _exponent=0):
-        """Return for every row whether its prediction is correct."""
-        is_right = self.predict(data.X) == data.y
-        return (is_right.all(axis=1) if self.multilabel_ else is_right).astype(float)
-
-    def _score_of(self, sums, moments):
-        """Return the accuracy of rows, given the sum of weighted outcomes."""
-        return sums / moments.weight
-
-    def _score(self, data):
-        """Return the result of `score` without repeating its checks."""
-        return np.average(self._outcomes(data), weights=data.score_weights)
 
     def _hold(self, sums):
         self.class_count_, self.prior_share_ = sums.weights.copy(), sums.prior_share
@@ -503,7 +475,6 @@ class KernelRegressor(Regression, KernelRegression):
 
     See Also
     --------
-    KernelRegressorCV : The same, with sigma chosen by cross-validation.
     ApproxKernelRidge : Ridge regression on the same features.
     KernelRegressionClassifier : The same for labels.
 
@@ -541,25 +512,6 @@ class KernelRegressor(Regression, KernelRegression):
 
     def _to_sum(self, y, classes):
         return y, np.zeros(len(y), dtype=int), y.reshape(len(y), -1), 1
-
-    def _outcomes(self, data, exponent=0):
-        """Return squared errors, (n, n_outputs), of targets in units of ``2**exponent``."""
-        errors = self._fitted.query(data.X, self._means_of()) - data.values
-        return np.ldexp(errors, -exponent) ** 2
-
-    def _score_of(self, sums, moments):
-        """Return the result of `score` from sums of weighted outcomes, and moments of targets."""
-        spread = moments.variances * moments.weight
-        shares = np.where(spread > 0, sums / np.where(spread > 0, spread, 1.0), sums > 0)
-        return np.mean(1 - shares)
-
-    def _score(self, data):
-        """Return the result of `score`, computed in units in which squares are finite."""
-        from sklearn.metrics import r2_score  # imported here because it uses megabytes
-
-        both = np.stack([data.values, self._fitted.query(data.X, self._means_of())])
-        both = np.ldexp(both, -np.frexp(np.abs(both).max(axis=(0, 1)))[1])
-        return r2_score(*both, sample_weight=data.score_weights)
 
     @property
     def _outputs(self):
@@ -599,313 +551,3 @@ class KernelRegressor(Regression, KernelRegression):
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags
-
-
-# ---------------------------------------------------------------- searches
-
-
-class _Search:
-    """Code shared by the searches of classifier and regressor."""
-
-    _parameter_constraints = {
-        "feature_map": [HasMethods(["fit", "transform"]), None],
-        "sigmas": [Interval(Integral, 2, None, closed="left"), "array-like"],
-        "cv": ["cv_object"],
-        "scoring": [str, callable, None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
-    _foreign_parameters = SIGMAS
-
-    def __init__(
-        self,
-        feature_map: Transformer | None = None,
-        *,
-        sigmas: int | Array = 10,
-        cv: Any = 5,
-        scoring: str | Callable | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_map = feature_map
-        self.sigmas = sigmas
-        self.cv = cv
-        self.scoring = scoring
-        self.random_state = random_state
-        self.verbose = verbose
-
-    @once()
-    def fit(
-        self,
-        X: Array,
-        y: Array,
-        sample_weight: Array | None = None,
-        groups: Array | None = None,
-    ) -> Self:
-        """Score every sigma on every fold, and refit with the best one on all rows.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training rows; arrays of other libraries are copied to the host.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets, or the labels of a classifier.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights, at least 0, of the rows in fits and scores; rows of weight 0 are dropped.
-        groups : array-like of shape (n_samples,), default=None
-            Groups of rows for a splitter that keeps them together, such as GroupKFold.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Warns
-        -----
-        UserWarning
-            If there are fewer rows, or fewer rows of the largest class, than folds; the search then
-            uses as many folds of two or more rows as possible.
-        """
-        draft, data = self._read(X, y, sample_weight)
-        note_names(draft)
-        return commit(self, draft._finished(draft._searched(y, data, groups)))
-
-    def _searched(self, y, data, groups=None):
-        """Return the sums of all rows under the map that a search chooses."""
-        y, data = rows_of_folds(self, y, data)
-        splits = splits_of(self, y, data, groups)
-        sigmas = sigma_grid(self.sigmas, data, _DECADES)
-        feature_map = self._map_of_batches(float(sigmas[0]))
-        is_apart = learns_from(feature_map, data.target)
-        self._check_size(feature_map, data, 2 if is_apart else 4 * len(splits))
-        judge = self._judge(feature_map, *contiguous(data, splits), is_apart)
-        equal = Equal(ceiling=1.0 if self.scoring is None else None)
-        with beside_threads(feature_map):
-            found = search(Grid(sigmas), judge, equal, verbose=self.verbose)
-        self._take(found)
-        if found.kept is None:  # every fold had a map of its own
-            self.feature_map_ = data.fit_at_sigma(feature_map)(self.sigma_)
-            return self._before(maps_of(self.feature_map_), data).added(data)
-        self.feature_map_, sums = found.kept
-        return sums
-
-    def _fit_map(self, data, is_first_batch=False):
-        """Return a fit to no rows, under the map that a search of a sample of all rows chooses."""
-        return self._searched(data.y, data).emptied
-
-    def _leaves_sigma_open(self, feature_map):
-        return True
-
-    def _take(self, found):
-        self.sigma_, self.best_score_ = found.point["sigma"], found.score
-        self.cv_results_ = found.table
-
-    def _judge(self, feature_map, data, splits, is_apart):
-        """Return what scores a sigma, and keeps the map and the sums of all rows.
-
-        If they are `is_apart`, every split has a map fitted only to the rows that it trains on.
-        """
-        score = scorer_of(self) or (lambda fitted, test: fitted._score(test))
-        tests, trains = [data.part(as_slice(test)) for test in splits.tests], [data]
-        if is_apart:
-            trains = [data.part(as_slice(train)) for train in splits.trains]
-        fits = [train.fit_at_sigma(feature_map) for train in trains]
-
-        def judge(point):
-            maps, kept = [fit(point["sigma"]) for fit in fits], None
-            if is_apart:
-                pairs = zip(maps, trains, strict=True)
-                sums = [self._before(maps_of(one), train).added(train) for one, train in pairs]
-            else:
-                sums, total = sums_of_splits(self._before(maps_of(maps[0]), data), data, splits)
-                kept = maps[0], total
-            return [score(self._on(one), test) for one, test in zip(sums, tests, strict=True)], kept
-
-        return judge
-
-    def _obstacle_to_batches(self):
-        return HAS_FOLDS
-
-    def _read_rows(self, *rows, **options):
-        draft, data = super()._read_rows(*rows, **options)
-        return draft, replace(data, X=to_host(data.X))
-
-    sigma = 1.0  # of maps whose sigma is searched
-
-    def _map_of_batches(self, sigma, data=None):
-        feature_map = self._prepared(sigma=sigma, hint="A search needs a feature map that has it")
-        check_gaussian(feature_map)
-        return feature_map
-
-    def _passes(self, classes, scope):
-        check_splitter(self.cv)
-        return super()._passes(classes, scope)
-
-    def _finished(self, sums):
-        self.sigmas_ = self.cv_results_["param_sigma"]
-        self.n_splits_ = sum(name.startswith("split") for name in self.cv_results_)
-        return super()._finished(sums)
-
-    def _on(self, sums):
-        """Return a copy that predicts from these sums, for scoring."""
-        copied = copy.copy(self)
-        vars(copied).pop("feature_names_in_", None)  # it will not see tables
-        copied._warns = False  # its sigma may not be the chosen one
-        return copied._hold(sums)
-
-
-class KernelRegressionClassifierCV(_Search, KernelRegressionClassifier):
-    """`KernelRegressionClassifier` with sigma chosen by cross-validation.
-
-    This gives the result of a grid search several times faster: for every sigma, the sums over the
-    training rows of a split are merged from those of the other folds, and merging all folds gives
-    the fitted model. There is no `partial_fit`.
-
-    Parameters
-    ----------
-    feature_map : transformer, default=None
-        A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
-    sigmas : int or array-like of shape (n_sigmas,), default=10
-        Values to try. An int is the number of values, evenly spaced on a log scale from a tenth of
-        the sigma of "scale", where all rows look alike, to a hundred times the sigma of "scale".
-    cv : int, splitter or iterable, default=5
-        Splits, as in GridSearchCV, TimeSeriesSplit among them. Rows are summed once, in the cells
-        that splits never divide, unless these are many more than the splits.
-    scoring : str or callable, default=None
-        Score to maximise, as in GridSearchCV; None is accuracy.
-    random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None keeps it. All sigmas share one draw.
-    verbose : int, default=0
-        With 1, `fit` prints a line per sigma.
-
-    Attributes
-    ----------
-    sigma_ : float
-        The best sigma. If others are nearly as good, with a shortfall from the best possible score
-        that is at most one part in 10,000 larger, it is the smallest of them.
-    best_score_ : float
-        Mean score of `sigma_`; all values that are nearly as good have rank 1 in ``cv_results_``.
-    sigmas_ : ndarray of shape (n_sigmas,)
-        The values that were tried.
-    cv_results_ : dict of ndarray
-        Scores of every sigma and split, named as in GridSearchCV.
-    n_splits_ : int
-        Number of splits.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    multilabel_ : bool
-        Whether y is multilabel, with columns of 0 and 1.
-    class_count_ : ndarray of shape (n_classes,)
-        Sum of the weights of the training rows of each class.
-    feature_map_ : transformer
-        The map, fitted to all rows at the best sigma.
-    n_features_in_ : int
-        Number of input features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, if X had any.
-
-    Raises
-    ------
-    ValueError
-        By `fit`, if a training set holds a row twice, the map has no
-        ``sigma`` or uses the softmax kernel, or the data are invalid.
-
-    See Also
-    --------
-    KernelRegressionClassifier : The model without the search.
-    ApproxKernelRidgeClassifierCV : The same kind of search for ridge classification.
-
-    Notes
-    -----
-    Parameters that a map learns from X alone, such as its centre, are learned from all rows,
-    including held-out ones, but not from labels. Maps that learn from y, such as `AdaptiveRF`, are
-    fitted to the training rows of every fold; the clusters are found once and serve all sigmas.
-    While scores are computed, the features of one sigma are kept if they take at most 128 MiB;
-    otherwise they are computed twice. With many features of `RFFSampler`, the products of rows and
-    projections are kept instead, up to the same size, and serve all sigmas.
-
-    References
-    ----------
-    The model is that of `KernelRegressionClassifier`; merging the sums of folds is our own.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from skrf import KernelRegressionClassifierCV, OptimalPositiveRF
-    >>> X, y = load_iris(return_X_y=True)
-    >>> search = KernelRegressionClassifierCV(OptimalPositiveRF(64), random_state=0).fit(X, y)
-    >>> bool(search.best_score_ > 0.9)
-    True
-    """
-
-
-class KernelRegressorCV(_Search, KernelRegressor):
-    """`KernelRegressor` with sigma chosen by cross-validation.
-
-    See `KernelRegressionClassifierCV` for what is shared between sigmas and folds.
-
-    Parameters
-    ----------
-    feature_map : transformer, default=None
-        A map with a parameter ``sigma``; None is ``ClusterQuantizer(256)``.
-    sigmas : int or array-like of shape (n_sigmas,), default=10
-        Values to try, or how many, as in `KernelRegressionClassifierCV`.
-    cv : int, splitter or iterable, default=5
-        Splits, as in GridSearchCV, TimeSeriesSplit among them. Rows are summed once, in the cells
-        that splits never divide, unless these are many more than the splits.
-    scoring : str or callable, default=None
-        Score to maximise, as in GridSearchCV; None is the coefficient of determination.
-    random_state : int, RandomState instance or None, default=None
-        Replaces the map's own random_state; None keeps it. All sigmas share one draw.
-    verbose : int, default=0
-        With 1, `fit` prints a line per sigma.
-
-    Attributes
-    ----------
-    sigma_ : float
-        The best sigma. If others are nearly as good, with a shortfall from the best possible score
-        that is at most one part in 10,000 larger, it is the smallest of them.
-    best_score_ : float
-        Mean score of `sigma_`; all values that are nearly as good have rank 1 in ``cv_results_``.
-    sigmas_ : ndarray of shape (n_sigmas,)
-        The values that were tried.
-    cv_results_ : dict of ndarray
-        Scores of every sigma and split, named as in GridSearchCV.
-    n_splits_ : int
-        Number of splits.
-    feature_map_ : transformer
-        The map, fitted to all rows at the best sigma.
-    target_mean_ : ndarray of shape (n_outputs,)
-        Weighted mean of the training targets.
-    n_features_in_ : int
-        Number of input features.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the input features, if X had any.
-
-    Raises
-    ------
-    ValueError
-        By `fit`, if a training set holds a row twice, the map has no
-        ``sigma`` or uses the softmax kernel, or the data are invalid.
-
-    See Also
-    --------
-    KernelRegressor : The model without the search.
-    ApproxKernelRidgeCV : The same kind of search for ridge regression.
-
-    References
-    ----------
-    The model is that of `KernelRegressor`; merging the sums of folds is our own.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.model_selection import KFold
-    >>> from skrf import KernelRegressorCV, OptimalPositiveRF
-    >>> X = np.linspace(0, 1, 200)[:, None]
-    >>> y = np.sin(6 * X[:, 0])
-    >>> cv = KFold(5, shuffle=True, random_state=0)
-    >>> search = KernelRegressorCV(OptimalPositiveRF(64), cv=cv, random_state=0).fit(X, y)
-    >>> bool(search.best_score_ > 0.9)
-    True
-    """

@@ -85,11 +85,10 @@ from .search import (
     ROUNDING,
     Choice,
     Equal,
-    Grid,
     SearchRows,
     Task,
     best_of,
-    learns_from,
+    grid_of,
     positive_array,
     scorer_of,
     search,
@@ -903,8 +902,8 @@ def _take_alpha(draft, moments, errors):
     sigmas = np.array([draft.sigma_] if hasattr(draft, "sigma_") else [])
     rounding = ROUNDING * np.mean(moments.squares) / moments.total
     equal = Equal(rounding=rounding, unit=moments.unit.max())
-    grid = Grid(sigmas, {"alpha": positive_array("alphas", draft.alphas)})
-    found = search(grid, lambda point: ([-errors], None), equal, is_split=False)
+    grid = grid_of(sigmas, positive_array("alphas", draft.alphas))
+    found = search(grid, lambda sigma: [-errors], equal, is_split=False)
     draft._take(Choice(best_of(found), found.table))
 
 
@@ -943,7 +942,7 @@ def needs_targets(feature_map, target):
     """
     if isinstance(feature_map, ClusterNystroem) and feature_map.centers == "auto":
         return False
-    return learns_from(feature_map, target)
+    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(target)
 
 
 def _chosen_fit(draft, data, choice):
@@ -1023,7 +1022,7 @@ class RidgeSearch:
     def _leaves_sigma_open(self, feature_map):
         return self.sigmas is not None
 
-    def _map_of_batches(self, sigma, data=None):
+    def _map_of_batches(self, sigma):
         return self._prepared(sigma, hint=self._hint)
 
     def _least_alpha(self):
@@ -1138,7 +1137,6 @@ class ApproxKernelRidgeCV(RidgeSearch, ApproxKernelRidge):
     See Also
     --------
     ApproxKernelRidge : The model without the search.
-    KernelRegressorCV : The same kind of search for kernel regression.
 
     References
     ----------
@@ -1285,7 +1283,6 @@ class ApproxKernelRidgeClassifierCV(RidgeSearch, ApproxKernelRidgeClassifier):
     See Also
     --------
     ApproxKernelRidgeClassifier : The model without the search.
-    KernelRegressionClassifierCV : The same kind of search for kernel regression.
 
     References
     ----------

@@ -7,7 +7,7 @@ map that is fitted in the end. In leaves, all points are scored on the same whol
 are left out one by one. Nothing here knows an estimator: a task goes in, a choice comes out.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -60,18 +60,9 @@ def positive_array(name, values):
     return np.array([check_positive(f"{name}[{i}]", value) for i, value in enumerate(given)])
 
 
-def check_gaussian(feature_map):
-    """Raise for the softmax kernel, which does not smooth."""
-    if getattr(feature_map, "kernel", None) == "softmax":
-        raise ValueError(
-            "sigma cannot be searched for kernel='softmax', which is not a function of distances; "
-            f"got feature_map={feature_map!r}. Pass sigma, or use kernel='gaussian'."
-        )
-
-
-def learns_from(feature_map, target):
-    """Return whether a map learns from the targets, which is assumed if it does not say."""
-    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(target)
+def grid_of(sigmas, alphas):
+    """Return the values of a search by name, in the order of its table."""
+    return {"sigma": sigmas, "alpha": alphas} if len(sigmas) else {"alpha": alphas}
 
 
 # ---------------------------------------------------------------- what counts as equal
@@ -106,32 +97,6 @@ class Equal:
 # ---------------------------------------------------------------- searches
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The strategy that asks for all values of sigma, whatever their scores.
-
-    Parameters
-    ----------
-    sigmas : ndarray of float
-        The values; none if the map has no sigma.
-    others : dict, default={}
-        Values of parameters that are scored together at every sigma, by name.
-    """
-
-    sigmas: np.ndarray
-    others: dict = field(default_factory=dict)
-
-    def points(self) -> Iterator[dict]:
-        """Yield the points to judge, and be sent their scores."""
-        for sigma in self.sigmas if len(self.sigmas) else [0.0]:
-            yield {"sigma": float(sigma)}
-
-    @property
-    def values(self):
-        """All values by name, in the order of the table."""
-        return ({"sigma": self.sigmas} if len(self.sigmas) else {}) | self.others
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
     """What a search found.
@@ -144,70 +109,48 @@ class Found:
         Their mean score.
     table : dict of ndarray
         Scores of all points, named as in GridSearchCV.
-    kept : object
-        What the judge made at the best sigma, if anything.
     """
 
     point: dict
     score: float
     table: dict
-    kept: Any = None
 
 
 def search(
-    strategy: Grid,
+    grid: dict,
     judge: Callable,
     equal: Equal,
     *,
     verbose: int = 0,
     is_split: bool = True,
 ) -> Found:
-    """Return what is `Found` by judging the points that a strategy asks for.
+    """Return what is `Found` in a grid of sigma and alpha.
 
     Parameters
     ----------
-    strategy : Grid
-        Yields points, and is sent the scores of each.
+    grid : dict of ndarray
+        Values of ``"sigma"``, if the map has one, and of ``"alpha"``.
     judge : callable
-        Given a point, returns scores of all splits, (n_splits,), or (n_splits, n_others) if
-        there are other parameters; and anything to keep.
+        Given a sigma, which is 0 if the map has none, returns the scores of all splits,
+        (n_splits, n_alphas).
     equal : Equal
         Which scores are nearly the best. Of these, the smallest sigma and the largest alpha win.
     verbose : int, default=0
-        With 1, print a line for every point.
+        With 1, print a line for every sigma.
     is_split : bool, default=True
         Whether scores are those of splits.
     """
-    progress, points = Progress(verbose), strategy.points()
-    scores, means, good, n = [], [], [], max(len(strategy.sigmas), 1)
-    point = next(points)
-    while point is not None:
-        judged, kept = judge(point)
-        scores.append(np.atleast_2d(np.array(np.transpose(judged), order="C")))
-        means.append(np.nan_to_num(scores[-1].mean(axis=1), nan=-np.inf))
+    progress, sigmas, scores = Progress(verbose), grid.get("sigma", np.zeros(1)).tolist(), []
+    for number, sigma in enumerate(sigmas, start=1):
+        scores.append(np.transpose(judge(sigma)))
         if verbose:
-            best = means[-1].max() * equal.unit * equal.unit
-            sigma = point["sigma"]
-            progress(f"sigma {len(scores)} of {n} ({sigma:.3g}): score {best:.4g}")
-        good = _nearly_best(good, (means[-1].max(), point["sigma"], kept), equal)
-        try:
-            point = points.send(means[-1])
-        except StopIteration:
-            point = None
-    place, table = _table(strategy.values, np.concatenate(scores), equal, is_split)
-    kept = min(good, key=lambda one: one[1])[2]
-    return Found(dict(table["params"][place]), float(table["mean_test_score"][place]), table, kept)
-
-
-def _nearly_best(good, new, equal):
-    """Return the (score, sigma, kept) that may yet be chosen, so that little is held at once."""
-    score, sigma, _ = new
-    # Of those that are kept, every larger sigma has a better score.
-    good = [one for one in good if one[1] < sigma or one[0] > score]
-    if not any(one[1] <= sigma and one[0] >= score for one in good):
-        good = [*good, new]
-    are_best = equal(np.array([one[0] for one in good]))
-    return [one for one, is_best in zip(good, are_best, strict=True) if is_best]
+            means = np.nan_to_num(scores[-1].mean(axis=1), nan=-np.inf)
+            best = means.max() * equal.unit * equal.unit
+            progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {best:.4g}")
+    # In one order in memory, so that equal rows have means that are equal to the last bit.
+    scores = np.ascontiguousarray(np.concatenate(scores))
+    place, table = _table(grid, scores, equal, is_split)
+    return Found(dict(table["params"][place]), float(table["mean_test_score"][place]), table)
 
 
 def _table(grid, scores, equal, is_split):
@@ -563,22 +506,22 @@ def _table_of(task, source, scored):
         signs = signs_of(task.n_classes) if task.score is None else None
     together = [one for one in task.decisions if problems is None and one.uses_targets]
 
-    def judge(point):
-        of_splits = source.held(point["sigma"], alphas, problems)
+    def judge(sigma):
+        of_splits = source.held(sigma, alphas, problems)
         known = {
             one: [scores_of(task, held, one) for held in of_splits]
             for one in (together if task.is_decided_again else ())
         }
         for one, scores in known.items():
-            scored[one, point["sigma"]] = alphas, np.mean(scores, axis=0)
+            scored[one, sigma] = alphas, np.mean(scores, axis=0)
         if task.score is not None:
             scores = known.get(decision)
-            return scores or [scores_of(task, held, decision) for held in of_splits], None
+            return scores or [scores_of(task, held, decision) for held in of_splits]
         if signs is not None:
-            return [-held.pair_errors(signs) for held in of_splits], None
-        return [-held.errors() for held in of_splits], None
+            return [-held.pair_errors(signs) for held in of_splits]
+        return [-held.errors() for held in of_splits]
 
-    return search(Grid(task.sigmas, {"alpha": alphas}), judge, equal, verbose=task.verbose)
+    return search(grid_of(task.sigmas, alphas), judge, equal, verbose=task.verbose)
 
 
 def scores_of(task, held, decision):
