@@ -722,7 +722,7 @@ def test_a_fit_that_raises_changes_nothing():
     assert vars(model) == before
     for model in (hmm("exact"), hmm("optimal", n_init=0), climbing()[0].fit([0, 1, 0, 2])):
         before = dict(vars(model))
-        for wrong in ([0, 9], np.ma.array([0.0, 1.0])):
+        for wrong in ([0, 9], np.ma.array([0.0, 1.5])):
             with pytest.raises((ValueError, TypeError)):
                 model.fit(wrong)
             assert vars(model).keys() == before.keys()
@@ -895,7 +895,7 @@ def refused():
         ("symbol", model.filter_step),
     ):
         yield call, name, SYMBOLS_REFUSED
-    yield model.filter_step, "symbol", [2.9, 2.0, True, "a", None, np.nan, 1j, np.ma.array(2.0)]
+    yield model.filter_step, "symbol", [2.9, True, "a", None, np.inf, 1j, np.ma.array(2.9)]
     yield model.score, "symbols", [[0, 4], np.ma.array([4, 1], mask=[0, 1])]
     yield lambda value: model.score(X, value), "lengths", (*SEQUENCES, [2, 2], [0, 5])
     yield model.sample, "n_samples", [0]

@@ -14,6 +14,7 @@ from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import OrdinalEncoder
 
 from skrf import AdaptiveRF
 from skrf.graphical import GaussianEmissions, KernelHMM, _learning, _recursions
@@ -132,7 +133,7 @@ def test_masks_hold_from_the_first_step_to_the_last():
             "start_mask needs the kernel itself",
         ),
         ({"emissions": "normal"}, "emissions must be 'categorical', 'gaussian' or an object"),
-        ({"covariance_type": "tied"}, "covariance_type must be 'diag' or 'full', got 'tied'"),
+        ({"covariance_type": "own"}, "covariance_type must be one of .*'tied', .* got 'own'"),
         ({"emissions": "gaussian"}, "needs symbols=None and normalization='local'"),
     ],
 )
@@ -454,13 +455,23 @@ def test_what_is_read_only_says_what_to_use():
         KernelHMM(n_components=3)
 
 
-@pytest.mark.parametrize(
-    "symbols", [[0.0, np.nan, 1.0], pd.array([0, None, 1], dtype="Int64"), [0, None, 1]]
-)
-def test_symbols_that_are_missing_need_a_mask(symbols):
+@pytest.mark.parametrize("symbols", [[0.0, 0.5, np.nan], [0.0, 1e300], [0.0, np.inf], [0, None, 1]])
+def test_symbols_that_are_no_integers_are_refused(symbols):
     for model in (KernelHMM.from_random(3, 4), KernelHMM(3)):
-        with pytest.raises(ValueError, match="numpy.ma"):
+        with pytest.raises(ValueError, match="missing ones with NaN or a mask of numpy.ma"):
             model.fit(symbols)
+
+
+def test_symbols_that_are_nan_are_missing():
+    """As OrdinalEncoder returns them."""
+    table = pd.DataFrame({"word": ["a", "b", None, "c", "a", None, "b", "b"]})
+    symbols = OrdinalEncoder().fit_transform(table)
+    masked = np.ma.masked_invalid(symbols)
+    model = KernelHMM(2, max_iter=5, random_state=0)
+    expected = quiet(clone(model), np.ma.array(masked.filled(0).astype(int), mask=masked.mask))
+    assert quiet(model, symbols).score(symbols) == expected.score(masked)
+    assert model.emissionprob_.shape == (2, 3)
+    assert_array_equal(model.filter_step(np.nan).posterior, model.startprob_)
 
 
 # ------------------------------------------------------------------ normal emissions
@@ -472,15 +483,24 @@ def of_gaussians(kind, n=3, p=2, seed=0, **params):
     moves, start = rng.dirichlet(np.ones(n), size=n), rng.dirichlet(np.ones(n))
     roots = rng.normal(size=(n, p, p))
     covars = roots @ roots.transpose(0, 2, 1) + 0.1 * np.eye(p)
-    if kind == "diag":
+    if kind in ("diag", "spherical"):
         covars *= np.eye(p)
+    if kind == "spherical":
+        covars = covars[:, :1, :1] * np.eye(p)
+    elif kind == "tied":
+        covars[:] = covars[0]
     means = 2 * rng.normal(size=(n, p))
+    emissions = GaussianEmissions(means, covars, covariance_type=kind)
     model = KernelHMM.from_tables(start, moves, means=means, covars=covars, **params)
+    model.set_params(emissions=emissions)
     return model, start, moves, means, covars
 
 
+KINDS = {"diag": 4, "full": 5, "tied": 3, "spherical": 3}  # and parameters of a state of three
+
+
 @pytest.mark.parametrize("shift", [0.0, 1e6])
-@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_normal_emissions_equal_enumeration(kind, shift):
     """With entries missing, of which the marginal of the others is meant, and far from 0."""
     model, start, moves, means, covars = of_gaussians(kind)
@@ -497,9 +517,7 @@ def test_normal_emissions_equal_enumeration(kind, shift):
     assert_allclose(model.score(rows), total, rtol=1e-9)
     assert_allclose(model.predict_proba(rows), posteriors, atol=1e-9)
     assert_array_equal(model.decode(rows)[1], path)
-    assert model.bic(rows) == pytest.approx(
-        np.log(5) * (8 + 3 * (4 if kind == "diag" else 5)) - 2 * total
-    )
+    assert model.bic(rows) == pytest.approx(np.log(5) * (8 + 3 * KINDS[kind]) - 2 * total)
     state = None
     for row in rows:
         state = model.filter_step(row, state)
@@ -516,13 +534,13 @@ def test_normal_emissions_equal_enumeration(kind, shift):
     assert "GaussianEmissions of 3 states and 2 columns" in repr(model)
 
 
-@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_normal_emissions_are_those_of_differences(kind):
     model, *_ = of_gaussians(kind)
     rows = np.ma.array(model.sample(40, random_state=0)[0])
     rows[np.random.default_rng(0).random(rows.shape) < 0.2] = np.ma.masked
     first = model._model.observing(rows)
-    first.emitter.floor = np.array([0.01, 0.02])
+    first.emitter.floor = np.array([0.02 if kind == "spherical" else 0.01, 0.02])
     free, sequences = FreeArrays(first, _learning.gradients), [np.arange(25), np.arange(25, 40)]
     sizes = [array.size for array in free.arrays]
 
@@ -540,7 +558,17 @@ def test_gradients_of_normal_emissions_are_those_of_differences(kind):
         assert_gradient(np.concatenate([array.ravel() for array in gradients]), value, vector)
 
 
-@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("diag", "diagonal"), ("tied", "the same for all states"), ("spherical", "multiples of the")],
+)
+def test_covariances_of_another_type_are_refused(kind, said):
+    covars = of_gaussians("full")[-1]
+    with pytest.raises(ValueError, match=f"covars must be {said}.* covariance_type='{kind}'"):
+        GaussianEmissions(np.zeros((3, 2)), covars, covariance_type=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_updates_raise_the_likelihood_with_missing_entries(kind):
     model, *_, means, covars = of_gaussians(kind)
     rows = np.ma.array(model.sample(80, random_state=0)[0])
@@ -551,6 +579,9 @@ def test_updates_raise_the_likelihood_with_missing_entries(kind):
         values.append(logsumexp(table, axis=1).sum())
         emissions = emissions.update(np.exp(table - logsumexp(table, axis=1, keepdims=True)), rows)
     assert (np.diff(values) > 0).all() and values[-1] > values[0] + 1
+    shares = np.random.default_rng(1).dirichlet(np.ones(3), size=80)
+    for gradient in emissions.update(shares, rows.data).pull_back(shares, rows.data):
+        assert_allclose(gradient, 0.0, atol=1e-9)  # no others of the type are likelier
 
 
 @pytest.mark.parametrize("covariance_type", ["diag", "full"])
@@ -617,15 +648,13 @@ def test_fits_do_not_depend_on_the_units_of_columns(kind, scales):
         assert_allclose(found, np.sort(means, axis=0), atol=2e-3)  # states have no order
 
 
-@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fits_survive_states_that_collapse(kind):
     rng = np.random.default_rng(5)
     rows = rng.normal(size=(120, 3)) + 3 * rng.integers(2, size=(120, 1))
     outlier = np.where(np.arange(120)[:, None] == 60, 1e6 * rows, rows)
     for values in (outlier, np.clip(rows, -1, 1), np.round(rows), np.repeat(rows[:24], 5, axis=0)):
-        model = KernelHMM(
-            3, emissions="gaussian", covariance_type=kind, max_iter=30, random_state=0
-        )
+        model = KernelHMM(3, emissions="gaussian", covariance_type=kind, max_iter=8, random_state=0)
         quiet(model, values)
         assert np.isfinite(model.score(values))
         assert_allclose(model.predict_proba(values).sum(axis=1), 1.0)

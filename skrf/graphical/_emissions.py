@@ -13,7 +13,12 @@ from ._potentials import as_array
 _FLOOR = 1e-6  # of variances, as a share of the variance of a column
 _LEAST_ROOT = 1e-12  # of what variances have above the floor, as a share of them
 _LARGEST = 1e140  # entries of rows up to which sums of squares are finite
-_KINDS = "diag", "full"
+_KINDS = {
+    "diag": "diagonal",
+    "full": "any",
+    "tied": "the same for all states",
+    "spherical": "multiples of the identity",
+}
 _LOG_2_PI = np.log(2 * np.pi)
 
 
@@ -31,8 +36,8 @@ class GaussianEmissions:
         Means.
     covars : array-like of shape (n_states, p) or (n_states, p, p)
         Variances, or covariances.
-    covariance_type : {"diag", "full"}, default="diag"
-        Whether covariances stay diagonal in `update`.
+    covariance_type : {"diag", "full", "tied", "spherical"}, default="diag"
+        What covariances are: diagonal, any, the same for all states, or multiples of the identity.
 
     Attributes
     ----------
@@ -64,7 +69,11 @@ class GaussianEmissions:
     """
 
     def __init__(
-        self, means: Array, covars: Array, *, covariance_type: Literal["diag", "full"] = "diag"
+        self,
+        means: Array,
+        covars: Array,
+        *,
+        covariance_type: Literal["diag", "full", "tied", "spherical"] = "diag",
     ) -> None:
         check_covariance_type(covariance_type)
         self.means = as_array("means", means, np.float64)
@@ -80,6 +89,11 @@ class GaussianEmissions:
         with naming("covars"):
             np.linalg.cholesky(covars)
         self.covars, self.covariance_type, self.floor = covars, covariance_type, np.zeros(p)
+        constrained = self._constrained(covars, np.ones(n))
+        if not np.allclose(covars, constrained, atol=1e-8 * np.abs(covars).max()):
+            raise ValueError(
+                f"covars must be {_KINDS[covariance_type]} with {covariance_type=}, got {covars!r}."
+            )
         variances = np.diagonal(covars, axis1=1, axis2=2).mean(axis=0) + self.means.var(axis=0)
         self._centre, self._scales = self.means.mean(axis=0), np.sqrt(variances)
         self._parameters = None
@@ -92,7 +106,13 @@ class GaussianEmissions:
     def n_parameters(self) -> int:
         """Number of free parameters."""
         n, p = self.means.shape
-        return n * (2 * p if self.covariance_type == "diag" else p + p * (p + 1) // 2)
+        of_one = p * (p + 1) // 2
+        of_covars = {"diag": n * p, "full": n * of_one, "tied": of_one, "spherical": n}
+        return n * p + of_covars[self.covariance_type]
+
+    @property
+    def _is_diagonal(self):
+        return self.covariance_type in ("diag", "spherical")
 
     def log_likelihood(self, X: Array) -> np.ndarray:
         """Return the log density of every row in every state.
@@ -110,29 +130,26 @@ class GaussianEmissions:
         table = np.zeros((len(X), len(self.means)))
         for rows, columns, part in _parts(X):
             table[rows] = -0.5 * len(columns) * _LOG_2_PI
-            for k, (mean, root) in enumerate(self._parts_of_states(columns)):
-                scaled = self._solved(root, (part - mean).T)
+            for k, (mean, inverse, log_det) in enumerate(self._roots_of_precisions(columns)):
+                scaled = _product(part - mean, inverse)
                 with np.errstate(over="ignore"):  # so far away that the density is 0
-                    table[rows, k] -= 0.5 * (scaled**2).sum(axis=0) + self._log_det(root)
+                    table[rows, k] -= 0.5 * np.einsum("ij,ij->i", scaled, scaled) + log_det
         return table
 
-    # Roots of covariances are lower triangles, or vectors if covariances are diagonal.
+    def _roots_of_precisions(self, columns):
+        """Yield the mean of some columns, W with W.T W their precision, and -log det W, by state.
 
-    def _parts_of_states(self, columns):
-        """Yield the mean and the root of the covariance of some columns, by state."""
+        W is the vector of its diagonal if covariances are diagonal.
+        """
         for mean, covar in zip(self.means, self.covars, strict=True):
-            if self.covariance_type == "diag":
-                yield mean[columns], np.sqrt(np.diag(covar)[columns])
+            if self._is_diagonal:
+                root = np.sqrt(np.diag(covar)[columns])
+                yield mean[columns], 1.0 / root, np.log(root).sum()
             else:
-                yield mean[columns], np.linalg.cholesky(covar[np.ix_(columns, columns)])
-
-    def _solved(self, root, values):
-        if root.ndim == 1:
-            return values / root[:, None]
-        return solve_triangular(root, values, lower=True) if len(root) else values
-
-    def _log_det(self, root):
-        return np.log(root if root.ndim == 1 else np.diag(root)).sum()
+                root = np.linalg.cholesky(covar[np.ix_(columns, columns)])
+                identity = np.eye(len(root))
+                inverse = solve_triangular(root, identity, lower=True) if len(root) else identity
+                yield mean[columns], inverse, np.log(np.diag(root)).sum()
 
     def update(self, posteriors: np.ndarray, X: Array) -> Self:
         """Return the emissions that maximise the expected log likelihood.
@@ -147,49 +164,73 @@ class GaussianEmissions:
         Returns
         -------
         GaussianEmissions
-            New emissions; states without any share keep theirs.
+            New emissions; states without any share keep theirs, but for the floor.
         """
         new = copy.copy(self)
-        new.means, new.covars = self.means.copy(), self.covars.copy()
         new._standardise(X)
-        parts = list(_parts(X))
-        for k, (mean, covar) in enumerate(zip(self.means, self.covars, strict=True)):
+        totals, parts = posteriors.sum(axis=0), list(_parts(X))
+        means, covars = self.means.copy(), self.covars.copy()
+        for k in np.flatnonzero(totals > 0):
             weights = posteriors[:, k].astype(float)
-            total = weights.sum()
-            if total <= 0:
-                continue
-            filled, rest = np.empty(X.shape), np.zeros(covar.shape)
-            for rows, seen, part in parts:
-                lost = np.setdiff1d(np.arange(len(mean)), seen)
-                gain = np.linalg.solve(covar[np.ix_(seen, seen)], covar[np.ix_(seen, lost)])
-                filled[np.ix_(rows, seen)] = part
-                filled[np.ix_(rows, lost)] = mean[lost] + (part - mean[seen]) @ gain
-                left = covar[np.ix_(lost, lost)] - covar[np.ix_(lost, seen)] @ gain
-                rest[np.ix_(lost, lost)] += weights[rows].sum() * left
-            new.means[k] = weights @ filled / total
-            apart = filled - new.means[k]
-            new.covars[k] = new._floored(((weights * apart.T) @ apart + rest) / total)
+            filled, spread = self._expected(k, weights, X, parts)
+            means[k] = weights @ filled / totals[k]
+            apart = filled - means[k]
+            if self._is_diagonal:
+                spread = spread + np.diag(weights @ apart**2)
+            else:
+                spread = spread + (weights * apart.T) @ apart
+            covars[k] = spread / totals[k]
+        new.means, new.covars = means, new._floored(new._constrained(covars, totals))
         return new
+
+    def _expected(self, k, weights, X, parts):
+        """Return the rows that a state expects, given what was seen, and their covariances' sum."""
+        if not np.ma.is_masked(X):
+            return np.ma.getdata(X), 0.0
+        mean, covar = self.means[k], self.covars[k]
+        filled, spread = np.empty(X.shape), np.zeros(covar.shape)
+        for rows, seen, part in parts:
+            lost = np.setdiff1d(np.arange(len(mean)), seen)
+            gain = np.linalg.solve(covar[np.ix_(seen, seen)], covar[np.ix_(seen, lost)])
+            filled[np.ix_(rows, seen)] = part
+            filled[np.ix_(rows, lost)] = mean[lost] + (part - mean[seen]) @ gain
+            left = covar[np.ix_(lost, lost)] - covar[np.ix_(lost, seen)] @ gain
+            spread[np.ix_(lost, lost)] += weights[rows].sum() * left
+        return filled, spread
+
+    def _constrained(self, covars, totals):
+        """Return the likeliest covariances of this type, given those of states with some shares."""
+        if self._is_diagonal:
+            variances = np.diagonal(covars, axis1=1, axis2=2)
+            if self.covariance_type == "spherical":
+                variances = variances.mean(axis=1, keepdims=True)
+            return variances[:, :, None] * np.eye(len(self.floor))
+        if self.covariance_type == "tied":
+            return np.tile(np.average(covars, axis=0, weights=totals), (len(covars), 1, 1))
+        return covars
 
     def _standardise(self, X):
         """Take the units of parameters, and the floor, from the columns of X."""
         variances = np.ma.filled(X.var(axis=0), 0.0)
         # Of a constant, the mean is off by rounding.
-        is_flat = (
-            variances <= (8 * np.finfo(float).eps * np.abs(np.ma.filled(X, 0)).max(axis=0)) ** 2
-        )
+        rounding = (8 * np.finfo(float).eps * np.abs(np.ma.filled(X, 0)).max(axis=0)) ** 2
+        if self.covariance_type == "spherical":  # of which a state has one variance
+            variances, rounding = (np.full_like(of, of.mean()) for of in (variances, rounding))
+        is_flat = variances <= rounding
         self._centre = np.ma.filled(X.mean(axis=0), 0.0)
         self._scales = np.sqrt(np.where(is_flat, 1.0, variances))
         self.floor = np.where(is_flat, 1.0, _FLOOR * variances)
         self._parameters = None
 
-    def _floored(self, covar):
-        """Return a covariance of which no direction varies less than the floor."""
-        if self.covariance_type == "diag":
-            return np.diag(np.maximum(np.diag(covar), self.floor))
-        scales = np.sqrt(self.floor)
-        values, vectors = np.linalg.eigh(covar / np.outer(scales, scales))
-        return (vectors * np.maximum(values, 1.0)) @ vectors.T * np.outer(scales, scales)
+    def _floored(self, covars):
+        """Return covariances of which no direction varies less than the floor."""
+        if self._is_diagonal:
+            variances = np.maximum(np.diagonal(covars, axis1=1, axis2=2), self.floor)
+            return variances[:, :, None] * np.eye(len(self.floor))
+        units = np.sqrt(np.outer(self.floor, self.floor))
+        values, vectors = np.linalg.eigh(covars / units)
+        floored = (vectors * np.maximum(values, 1.0)[:, None]) @ vectors.transpose(0, 2, 1) * units
+        return np.where((values.min(axis=1) < 1.0)[:, None, None], floored, covars)
 
     @property
     def parameters(self) -> list[np.ndarray]:
@@ -198,12 +239,14 @@ class GaussianEmissions:
             return self._parameters
         means = (self.means - self._centre) / self._scales
         variances = np.diagonal(self.covars, axis1=1, axis2=2)
-        if self.covariance_type == "diag":
+        if self._is_diagonal:
             over = np.maximum(variances - self.floor, _LEAST_ROOT * variances)
-            return [means, np.log(over / self._scales**2)]
+            logs = np.log(over / self._scales**2)
+            return [means, logs[:, :1] if self.covariance_type == "spherical" else logs]
         # Each covariance in units of its own, where the rounding of the largest is nobody's all.
-        scales = np.sqrt(variances)
-        over = self.covars - np.diag(self.floor)
+        distinct = slice(1 if self.covariance_type == "tied" else None)
+        scales = np.sqrt(variances[distinct])
+        over = self.covars[distinct] - np.diag(self.floor)
         values, vectors = np.linalg.eigh(over / (scales[:, :, None] * scales[:, None]))
         roots = vectors * np.sqrt(np.maximum(values, _LEAST_ROOT))[:, None]
         return [means, roots * (scales / self._scales)[:, :, None]]
@@ -224,13 +267,14 @@ class GaussianEmissions:
         new = copy.copy(self)
         new._parameters, (means, roots) = parameters, parameters
         new.means = self._centre + means * self._scales
-        if self.covariance_type == "diag":
+        if self._is_diagonal:
             with np.errstate(over="ignore"):
                 variances = np.exp(roots) * self._scales**2 + self.floor
             new.covars = variances[:, :, None] * np.eye(len(self.floor))
         else:
             roots = roots * self._scales[:, None]
-            new.covars = roots @ roots.transpose(0, 2, 1) + np.diag(self.floor)
+            covars = roots @ roots.transpose(0, 2, 1) + np.diag(self.floor)
+            new.covars = np.broadcast_to(covars, self.covars.shape).copy()
         return new
 
     def pull_back(self, posteriors: np.ndarray, X: Array) -> list[np.ndarray]:
@@ -251,18 +295,23 @@ class GaussianEmissions:
         by_means, by_covars = np.zeros(self.means.shape), np.zeros(self.covars.shape)
         for rows, columns, part in _parts(X):
             at = np.ix_(columns, columns)
-            for k, (mean, root) in enumerate(self._parts_of_states(columns)):
-                weights, apart = posteriors[rows, k], part - mean
-                inverse = self._solved(root, np.eye(len(columns)))
-                precision = inverse.T @ inverse
-                by_means[k, columns] += precision @ (weights @ apart)
-                spread = precision @ ((weights * apart.T) @ apart) @ precision
-                by_covars[k][at] += 0.5 * (spread - weights.sum() * precision)
+            for k, (mean, inverse, _) in enumerate(self._roots_of_precisions(columns)):
+                weights, scaled = posteriors[rows, k], _product(part - mean, inverse)
+                by_means[k, columns] += _product(weights @ scaled, inverse.T)
+                inverse = np.diag(inverse) if inverse.ndim == 1 else inverse
+                spread = (weights * scaled.T) @ scaled - weights.sum() * np.eye(len(columns))
+                by_covars[k][at] += 0.5 * (inverse.T @ spread @ inverse)
         by_means *= self._scales
         by_covars *= np.outer(self._scales, self._scales)
-        if self.covariance_type == "diag":
-            return [by_means, np.diagonal(by_covars, axis1=1, axis2=2) * np.exp(self.parameters[1])]
-        return [by_means, 2 * by_covars @ self.parameters[1]]
+        roots = self.parameters[1]
+        if self._is_diagonal:
+            by_variances = np.diagonal(by_covars, axis1=1, axis2=2)
+            if self.covariance_type == "spherical":
+                by_variances = by_variances.sum(axis=1, keepdims=True)
+            return [by_means, by_variances * np.exp(roots)]
+        if self.covariance_type == "tied":
+            by_covars = by_covars.sum(axis=0, keepdims=True)
+        return [by_means, 2 * by_covars @ roots]
 
     def sample(self, states: np.ndarray, rng: RandomState) -> np.ndarray:
         """Return a row for every state.
@@ -303,7 +352,7 @@ def clustered(n_states, X, covariance_type, rng):
 def check_covariance_type(value):
     """Raise unless this is a kind of covariances."""
     if not isinstance(value, str) or value not in _KINDS:
-        raise ValueError(f"covariance_type must be 'diag' or 'full', got {value!r}.")
+        raise ValueError(f"covariance_type must be one of {[*_KINDS]}, got {value!r}.")
 
 
 def check_rows(X, width=None):
@@ -324,6 +373,11 @@ def check_rows(X, width=None):
             f"X must hold entries up to {_LARGEST:g}, got one of {np.abs(rows).max():.4g}."
         )
     return np.ma.array(rows, mask=mask) if mask.any() else rows
+
+
+def _product(rows, root):
+    """Return rows times the transpose of a root, which may be the vector of its diagonal."""
+    return rows * root if root.ndim == 1 else rows @ root.T
 
 
 def _filled(X, values):

@@ -90,7 +90,8 @@ class KernelHMM(MaximumLikelihood):
     If all embeddings are float32, so are probabilities, which halves the memory and nearly halves
     the time; log probabilities and `fit` always use float64.
 
-    Symbols may be missing: masked entries of a ``numpy.ma.MaskedArray`` of integers are summed out.
+    Symbols may be missing: masked entries of a ``numpy.ma.MaskedArray`` are summed out, and so is
+    NaN among symbols that are floats.
 
     Parameters
     ----------
@@ -105,8 +106,9 @@ class KernelHMM(MaximumLikelihood):
         "categorical": symbols. "gaussian": rows of numbers, with a normal distribution for every
         state, which `fit` learns. An object with the methods of `GaussianEmissions` has emissions
         of any kind.
-    covariance_type : {"diag", "full"}, default="diag"
-        Covariances of "gaussian" emissions.
+    covariance_type : {"diag", "full", "tied", "spherical"}, default="diag"
+        Covariances of "gaussian" emissions: diagonal, any, the same for all states, or multiples of
+        the identity.
     transition_mask : array-like of bool of shape (n_states, n_states), default=None
         Which transitions are allowed (True); the others have probability 0, also after `fit`. Masks
         need the exact kernel.
@@ -241,7 +243,7 @@ class KernelHMM(MaximumLikelihood):
         symbols: int | Array | None = None,
         *,
         emissions: Any = "categorical",
-        covariance_type: Literal["diag", "full"] = "diag",
+        covariance_type: Literal["diag", "full", "tied", "spherical"] = "diag",
         transition_mask: Array | None = None,
         start_mask: Array | None = None,
         emission_mask: Array | None = None,
@@ -1369,10 +1371,10 @@ class _Shape:
 
 
 def _check_integers(symbols, name):
-    """Return integers of shape (n,), `ANY` where they are masked."""
+    """Return integers of shape (n,), `ANY` where they are masked or NaN."""
     if symbols is None:
         raise ValueError(f"{name} must hold symbols, or log_likelihood a table; both are None.")
-    is_missing = None
+    is_missing = np.False_
     if isinstance(symbols, np.ma.MaskedArray):
         is_missing = np.ma.getmaskarray(symbols)
         # If all are masked the type is meaningless: numpy.ma.masked is a float.
@@ -1388,17 +1390,21 @@ def _check_integers(symbols, name):
         )
     if symbols.ndim == 2 and symbols.shape[1] == 1:
         symbols = symbols[:, 0]
+    is_missing = is_missing.reshape(-1)
+    if symbols.ndim == 1 and symbols.dtype.kind == "f":  # as from OrdinalEncoder
+        is_missing = is_missing | np.isnan(symbols)
+        symbols = np.where(is_missing, 0.0, symbols)
+        if (np.abs(symbols) < 2**53).all() and (symbols == np.round(symbols)).all():
+            symbols = symbols.astype(int)
     if symbols.ndim != 1 or symbols.size == 0 or symbols.dtype.kind not in "iu":
         raise ValueError(
             f"{name} must hold integers in shape (n_samples, 1) or (n_samples,), got shape {shape} "
-            f"of dtype {symbols.dtype}. Encode other symbols with OrdinalEncoder(dtype=int), and "
-            "mark missing ones with a mask of numpy.ma."
+            f"of dtype {symbols.dtype}. Encode other symbols with OrdinalEncoder, and mark missing "
+            "ones with NaN or a mask of numpy.ma."
         )
     if symbols.min() < 0:
         raise ValueError(f"{name} has unknown symbols: they must be >= 0, got {symbols.min()}.")
-    if is_missing is None:
-        return symbols
-    return np.where(is_missing.reshape(-1), ANY, symbols.astype(int))
+    return np.where(is_missing, ANY, symbols.astype(int)) if is_missing.any() else symbols
 
 
 def _check_symbols(model, symbols, name="X"):
