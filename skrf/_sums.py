@@ -87,24 +87,6 @@ class Rows(NamedTuple):
         """Apply a function to the values, and to the scale if there is one."""
         return Rows(function(self.values), None if self.holds_logs else function(self.scale))
 
-    def repeated(self, log_weights):
-        """Return the features r times side by side, times weights.
-
-        Parameters
-        ----------
-        log_weights : array of shape (..., r)
-            Logarithms of the weights.
-        """
-        xp, (values, scale) = namespace(self.values), self
-        n_features, n = values.shape[-1], log_weights.shape[-1]
-        shifts = xp.repeat(cast(log_weights, values.dtype), n_features, axis=-1)[..., None, :]
-        copies = xp.concat([values] * n, axis=-1)
-        if self.holds_logs:
-            return Rows(copies + shifts)
-        top = constant(xp.max(shifts, axis=-1, keepdims=True))
-        scale = xp.concat([xp.broadcast_to(scale, values.shape)] * n, axis=-1)
-        return Rows(copies * xp.exp(shifts - top), scale + top)
-
     def plain(self):
         """Return the features themselves, which may overflow."""
         xp = namespace(self.values)

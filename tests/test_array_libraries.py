@@ -391,7 +391,7 @@ def test_what_attention_refuses_of_a_library(library):
     q_array, k_array, v_array = (library.array(values) for values in parts)
     mixed = "q, k and v must be arrays of one library"
     for call, arguments, error, said in (
-        (of_rows, (q_array, k_array, v_array), TypeError, "works on NumPy arrays, got q of"),
+        (of_rows, (q_array, k_array, v_array), TypeError, "got an object of type .*LinearOperator"),
         (attention, (q_array, k, v), TypeError, mixed),
         (attention, (None, k_array, v_array), TypeError, mixed),
         (exact_attention, (q_array, k_array, None), TypeError, mixed),

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from attention_definitions import attention_of
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from scipy.sparse.linalg import aslinearoperator
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
@@ -61,8 +61,7 @@ KINDS["list"] = random_matrix(3).tolist(), random_matrix(3)
 KINDS["csr matrix"] = sp.csr_matrix(random_matrix(4)), random_matrix(4)
 few = random_matrix(5, 0.05) > 0
 KINDS["sparse boolean"] = sp.coo_array(few), 1.0 * few
-KINDS["operator"] = aslinearoperator(random_matrix(6)), random_matrix(6)
-CASES = [(name, False) for name in KINDS] + [(name, True) for name in KINDS if name != "operator"]
+CASES = [(name, causal) for name in KINDS for causal in (False, True)]
 
 
 # Inputs are the logarithms of features, or the features themselves.
@@ -181,16 +180,14 @@ SHAPE = r"mask .*= \(4, 4\).* got a "
         (np.ones((4, 5)), False, ValueError, SHAPE + r"ndarray of shape \(4, 5\)"),
         (sp.eye_array(5), False, ValueError, SHAPE),
         (ToeplitzMask(np.ones(9)), False, ValueError, SHAPE + r"ToeplitzMask of shape \(5, 5\)"),
-        (aslinearoperator(np.eye(5)), False, ValueError, SHAPE),
         (np.ones((3, 4, 4)), False, ValueError, r"for 1 query heads in front, .*\(3, 4, 4\)"),
         (ToeplitzMask(np.ones((3, 7)), (4,)), False, ValueError, r"ToeplitzMask .*\(3, 4, 4\)"),
-        ([ToeplitzMask(np.ones(7))] * 2, False, TypeError, "got a list of m"),
+        ([ToeplitzMask(np.ones(7))] * 2, False, TypeError, "got an object of type list"),
         (-np.eye(4), False, ValueError, "mask must be finite and >= 0 everywhere, got -1.0"),
         (np.full((4, 4), 1j), False, TypeError, "mask must hold real numbers"),
         (-sp.eye_array(4), False, ValueError, "mask .* got -1.0"),
         (sp.eye_array(4).tolil() * np.nan, True, ValueError, "mask .* got nan"),
-        (aslinearoperator(np.eye(4)), True, ValueError, "LinearOperator cannot be made causal"),
-        (aslinearoperator(1j * np.eye(4)), False, TypeError, "mask must be real"),
+        (aslinearoperator(np.eye(4)), False, TypeError, "got an object of type .*LinearOperator"),
     ],
 )
 def test_wrong_masks_raise(mask, causal, error, words):
@@ -241,14 +238,10 @@ def test_what_a_row_does_not_see_does_not_count(value, way):
     values[-1], padding[-1] = value, False
     keys[-1] = keys[-2] + (0 if np.any(value) else 20)
     parts = queries, keys, values, padding
-    for name in ("grid (24,)", "grid (4, 6)", "operator"):
-        given, matrix = KINDS[name]
-        matrix = matrix.copy()
-        matrix[:-1, -1] = 0
-        causal = name != "operator"
-        given, matrix = (given, np.tril(matrix)) if causal else (aslinearoperator(matrix), matrix)
-        right = quadratic(*parts, matrix)[:-1] / units
-        error = abs(attend(*parts, given, causal)[:-1] / units - right)
+    for name in ("grid (24,)", "grid (4, 6)"):
+        grid, matrix = KINDS[name]
+        right = quadratic(*parts, np.tril(matrix))[:-1] / units
+        error = abs(attend(*parts, grid, True)[:-1] / units - right)
         assert np.all(error <= TOLERANCE * abs(right).max(axis=1, keepdims=True))
 
 
@@ -289,7 +282,7 @@ def test_more_queries_than_keys():
     matrix = random_matrix(8)[:, :17]
     queries, *others = features(True)
     parts = queries, *(array[:17] for array in others)
-    for kind in (np.asarray, sp.csr_array, aslinearoperator):
+    for kind in (np.asarray, sp.csr_array):
         assert_equal(attend(*parts, kind(matrix)), quadratic(*parts, matrix), parts[2])
 
 
@@ -308,42 +301,6 @@ def test_the_last_queries_of_a_causal_sequence_take_the_last_rows_of_its_mask(ki
     assert_allclose(whole, part, rtol=1e-12)
     whole, part = (exact_attention(*given, mask=m, causal=True) for m in (full, last))
     assert_allclose(whole, part, rtol=1e-12)
-
-
-def test_operators_with_work_arrays():
-    """Heads are worked on in threads; an operator is called by one at a time."""
-    n, rng = 1100, np.random.default_rng(0)
-    matrix, work = rng.random((n, n)) + 1, np.empty((n, 2**12))
-
-    def product_with(factor):
-        def product(Z):
-            out = work[:, : Z.shape[1]]
-            out[:] = Z
-            out[:] = factor @ out
-            return out
-
-        return product
-
-    products = {"matmat": product_with(matrix), "rmatmat": product_with(matrix.T)}
-    mask = LinearOperator((n, n), dtype=float, matvec=matrix.dot, **products)
-    parts = tokens(n, (4,), (4,))
-    with threadpool_limits(2, user_api="blas"):
-        out = operator(mask)(*parts)
-    assert_allclose(out, operator(matrix)(*parts), rtol=1e-9)
-
-
-def test_operators_that_cannot_be_trusted():
-    matrix = np.tril(KINDS["array"][1]) + np.eye(N)
-    queries, keys, values, _ = features(True)
-    without = LinearOperator(matrix.shape, matvec=lambda x: matrix @ x, dtype=float)
-    out = attend(queries, 0.1 * queries, values, None, without)
-    right = quadratic(queries, 0.1 * queries, values, np.zeros(N, bool), matrix)
-    assert_equal(out, right, values)
-    keys += np.linspace(-40, 0, N)[:, None]
-    with pytest.raises(ValueError, match=r"mask: this LinearOperator has no adjoint \(rmatvec"):
-        attend(queries, keys, values, None, without)
-    with pytest.raises(ValueError, match="mask must be finite and >= 0 everywhere, got -"):
-        attend(queries, keys, values, None, aslinearoperator(-matrix))
 
 
 # ------------------------------------------------------------------ float32
@@ -570,6 +527,7 @@ def test_memory_is_a_few_blocks(way):
     # Features, their copies as factors, and values with a weight; sums are float64.
     held = 10 * values.nbytes + 5 * 2 * queries.nbytes
     with threadpool_limits(1, user_api="blas"):  # blocks are those of a thread
+        attend(queries, keys, values, None, mask)  # which compiles loops
         peak = peak_of(lambda: attend(queries, keys, values, None, mask))
     assert peak <= held + 8 * 2**22
 
@@ -643,17 +601,16 @@ def test_operators_keep_the_mask_of_their_first_call(name):
 
 def test_masks_keep_copies():
     q, k, v = np.random.default_rng(1).normal(size=(3, 2, 9, 4))
-    rates, weights, offsets = np.array([0.1, 0.2]), np.array([1.0, 2.0]), np.ones(17)
+    rates, offsets = np.array([0.1, 0.2]), np.ones(17)
     masks = [
         ToeplitzMask.decay(rates),
-        ToeplitzMask.decay(rates, weights),
         ToeplitzMask(offsets),
         ToeplitzMask(offsets, shape=(4,)),
     ]
     before = [copy.deepcopy(vars(mask)) for mask in masks]
-    operators = [ApproxKernelAttention(causal=True, mask=m, random_state=0) for m in masks[:3]]
+    operators = [ApproxKernelAttention(causal=True, mask=m, random_state=0) for m in masks[:2]]
     outs = [operator(q, k, v) for operator in operators]
-    for array in (rates, weights, offsets):
+    for array in (rates, offsets):
         array *= np.arange(len(array))  # which is not read-only
     for operator, out in zip(operators, outs, strict=True):
         assert_array_equal(operator(q, k, v), out)

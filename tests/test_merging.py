@@ -26,7 +26,6 @@ MASKS = {
     "array": (lambda rng: 5 * rng.random((N, N)) * (rng.random((N, N)) < 0.7), None),
     "grid": (lambda rng: ToeplitzMask(3 * rng.random(2 * N - 1)), None),
     "decay": (lambda rng: ToeplitzMask.decay([0.1, 0.3]), "lags"),
-    "two decays": (lambda rng: ToeplitzMask.decay([0.1, 0.3], [2.0, 5.0]), "lags"),
 }
 
 

@@ -41,10 +41,8 @@ class KeySet:
         Values.
     padding : array of bool of shape (S,) or None
         True where a key is padding.
-    log_gates : array of shape (S, r) or None
-        Logs of the share of the past that a position keeps, in each of r exponentials.
-    log_weights : array of shape (r,) or None
-        Logs of what these are multiplied by.
+    log_gates : array of shape (S,) or None
+        Logs of the share of the past that a position keeps.
     dtype : dtype
         In which to compute.
     """
@@ -54,13 +52,12 @@ class KeySet:
     v: Any
     padding: Any
     log_gates: Any
-    log_weights: Any
     dtype: Any
 
     @classmethod
     def of(cls, inputs, number=None, **options):
         """Return that of a set of `Inputs`, or of all together."""
-        parts = inputs.q, inputs.k, inputs.v, inputs.padding, inputs.log_gates, inputs.log_weights
+        parts = inputs.q, inputs.k, inputs.v, inputs.padding, inputs.log_gates
         if number is not None:
             parts = [None if array is None else array[number] for array in parts]
         return cls(*parts, **options)
@@ -133,17 +130,12 @@ class KeyGroup(KeySet):
     def query_features(self, rows):
         """Return the features of some queries (G, n, M)."""
         sides = [head.queries for head in self.maps]
-        features = self._features(sides, self.q, rows, self._memory[0])
-        if self.log_weights is None:
-            return features
-        return features.repeated(self.log_weights[..., None, :])
+        return self._features(sides, self.q, rows, self._memory[0])
 
     def key_features(self, rows):
         """Return the features of some keys (n, M); those of padding are zero."""
         sides = [head.keys for head in self.maps]
         features = self._features(sides, self.k, rows, self._memory[1])
-        if self.log_weights is not None:
-            features = features.repeated(self.xp.zeros_like(self.log_weights))
         if self.padding is None:
             return features
         hidden, (values, scale) = self.padding[..., rows, None], features
@@ -198,12 +190,11 @@ def _signed(rows):
 def _falls_far(log_gates):
     """Return whether gates of a block add exponents of which float32 would lose digits."""
     gates, xp = constant(log_gates), namespace(log_gates)
-    if gates.shape[-2] == 1:  # a step of a stream
+    if gates.shape[-1] == 1:  # a step of a stream
         return False
     gates = xp.where(gates < -RESET, like(0.0, gates), gates)  # those begin a block
     falls = (
-        xp.min(xp.sum(gates[..., rows, :], axis=-2))
-        for rows in blocks(gates.shape[-2], FEATURE_ROWS)
+        xp.min(xp.sum(gates[..., rows], axis=-1)) for rows in blocks(gates.shape[-1], FEATURE_ROWS)
     )
     return min(map(float, falls)) < -_FAR
 

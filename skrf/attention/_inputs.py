@@ -35,10 +35,8 @@ class Inputs:
         Leading axes of the given queries and keys.
     dtype : dtype
         Type of results: that of the inputs if they are short floats, which are computed in float32.
-    log_gates : ndarray of shape (U, S, r), default=None
-        Logs of the share of the past that a position keeps, in each of r exponentials; float64.
-    log_weights : ndarray of shape (U, r), default=None
-        Logs of what the exponentials are multiplied by; None is 1.
+    log_gates : ndarray of shape (U, S), default=None
+        Logs of the share of the past that a position keeps, in float64.
     """
 
     q: np.ndarray
@@ -49,7 +47,6 @@ class Inputs:
     key_leading: tuple[int, ...]
     dtype: Any
     log_gates: Any = None
-    log_weights: Any = None
 
     @property
     def n_key_heads(self):

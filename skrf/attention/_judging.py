@@ -20,7 +20,7 @@ from .._arrays import (
 from .._sums import exp_max_one, scale_queries, transposed
 from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
-from ._gates import log_factors, running
+from ._gates import running
 from ._groups import FEATURE_ROWS, blocks
 from .linear import key_sums
 
@@ -223,7 +223,7 @@ def _exact_weights(group, places, scale, is_causal, is_free, first):
             unseen = unseen | (np.arange(n_keys) > rows[..., None, :, None] + first)
         xp, factors = namespace(logits), like(~unseen, logits)
         if falls is not None:
-            logs = log_factors(_taken(falls, rows + first), falls, constant(group.log_weights))
+            logs = _taken(falls[..., None], rows + first) - falls[..., None, :]
             hidden = like(np.where(unseen, -np.inf, 0.0), logits)
             logs = hidden + cast(logs[..., None, :, :], logits.dtype)
             logits, factors = logits + logs, exp_max_one(logs)

@@ -4,13 +4,11 @@ Entries are over the largest one, so that they are at most 1: only their ratios 
 """
 
 import math
-import threading
 
 import array_api_compat
 import numpy as np
 import scipy.fft
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator
 
 from .._arrays import (
     cast,
@@ -28,7 +26,6 @@ from ._inputs import as_array
 # Rows of entries that are formed at once. Rows of a sparse mask share few keys, so that more of
 # them multiply more zeros; from _DENSE_FROM on a sparse mask counts as an array.
 _BLOCK_ROWS, _SPARSE_ROWS, _DENSE_FROM = 1024, 32, 1 / 16
-_OPERATOR_BYTES = 2**22  # of columns that a LinearOperator multiplies at once
 # In multiply-adds of a matrix product: the FFT of a column of P numbers takes _FFT_COST P log2(P),
 # and an entry of a mask times the kernel, without the products that follow, _ENTRY_COST.
 _FFT_COST, _ENTRY_COST = 25, 50
@@ -59,13 +56,11 @@ class Mask:
         Best number of rows per call of `entries`.
     n_extra : int
         Number of leading rows that products leave out.
-    is_double : bool
-        Whether products exist in float64 only.
     size : int
         Numbers that the product with a column needs in memory.
     """
 
-    n_heads, largest, block_rows, n_extra, is_double = None, 1.0, _BLOCK_ROWS, 0, False
+    n_heads, largest, block_rows, n_extra = None, 1.0, _BLOCK_ROWS, 0
 
     def __init__(self, shape, is_causal=False):
         self.shape, self.is_causal = shape, is_causal
@@ -264,74 +259,14 @@ class GridMask(Mask):
         return float(namespace(X).finfo(X.dtype).eps) * math.log2(max(self.size, 2)) * self._norm
 
 
-class OperatorMask(Mask):
-    """Mask that is a LinearOperator: entries need its adjoint.
-
-    It may compute by an FFT: its rounding error is estimated as if it did, from the norm of the
-    longest row of W, which products with random signs reveal.
-    """
-
-    is_double = True
-
-    def __init__(self, operator):
-        if np.issubdtype(operator.dtype, np.complexfloating):
-            raise TypeError(f"mask must be real, got a LinearOperator of dtype {operator.dtype}.")
-        super().__init__(operator.shape)
-        self.operator = operator
-        self._lock = threading.Lock()  # an operator may have work arrays of its own
-        self.size = max(*self.shape, 1)
-        self.block_rows = min(_BLOCK_ROWS, max(1, _OPERATOR_BYTES // (8 * self.size)))
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], (16, self.shape[1]))
-        norms2 = np.mean(self._product(signs)[0] ** 2, axis=0)
-        share = 2 * np.finfo(np.float64).eps * math.log2(max(self.size, 2))
-        self._rounding = share * math.sqrt(norms2.max(initial=0))
-
-    def products_pay(self, n_features, n_values):
-        """Return True: entries are not at hand."""
-        return True
-
-    def rounding(self, X):
-        """Return an upper estimate of the error of products, over the 2-norm of the column."""
-        return self._rounding
-
-    def multiplier(self, X, heads):
-        """Return the product by the operator; see `Mask.multiplier`."""
-        return self._product
-
-    def _product(self, columns):
-        flat = columns.reshape(-1, columns.shape[-1])
-        with self._lock:
-            product = np.array(self.operator.matmat(flat.T), dtype=np.float64)
-        return product.T.reshape(*columns.shape[:-2], 1, columns.shape[-2], -1)
-
-    def _entries(self, rows, keys, X, heads):
-        units = np.zeros((self.shape[0], len(rows)))
-        units[rows, np.arange(len(rows))] = 1
-        try:
-            with self._lock:
-                entries = np.array(self.operator.rmatmat(units), dtype=np.float64).T
-        except (NotImplementedError, TypeError) as error:
-            raise ValueError(
-                "mask: this LinearOperator has no adjoint (rmatvec or rmatmat), which is needed "
-                "here: some rows see only keys of very small weight, for which products with all "
-                "keys are inaccurate. Define one, or pass a sparse matrix or an array."
-            ) from error
-        least, largest = entries.min(initial=0), abs(entries).max(initial=0)
-        # Negative entries beyond rounding errors are refused.
-        if not (least >= -1e-9 * largest and largest < np.inf):
-            raise ValueError(f"mask must be finite and >= 0 everywhere, got {least}.")
-        return np.maximum(entries[:, keys], 0)
-
-
 def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
     """Check the mask of a call and return the `Mask` that applies it.
 
     Parameters
     ----------
-    mask : ToeplitzMask, sparse matrix, LinearOperator or array-like
+    mask : ToeplitzMask, sparse matrix or array-like
         As given by users: (L, S), or (H, L, S) for an array; entries >= 0, boolean True is 1. With
-        fewer queries than keys, causal ones may have all S rows, the last L of which count. The
-        entries of a LinearOperator are not visible: they are checked where its rows are formed.
+        fewer queries than keys, causal ones may have all S rows, the last L of which count.
     n_queries, n_keys, n_heads : int
         The required shape, and the number of query heads.
     is_causal : bool
@@ -340,15 +275,8 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         An array in the library of the inputs; None is NumPy.
     """
     is_grid = hasattr(mask, "n_extra")
-    if isinstance(mask, (list, tuple)) and any(hasattr(member, "n_extra") for member in mask):
-        raise TypeError(
-            "mask must be one for all heads, an array of shape (heads, L, S), or a "
-            "ToeplitzMask(weights, shape=...) whose weights have an axis for heads; got a "
-            f"{type(mask).__name__} of masks."
-        )
-    is_operator = isinstance(mask, LinearOperator)
-    if not (is_grid or is_operator or sp.issparse(mask)):
-        mask = mask if is_array_api(mask) else as_array("mask", mask)
+    if not (is_grid or sp.issparse(mask)):
+        mask = array_of(mask)
         while mask.ndim > 2 and mask.shape[0] == 1:
             mask = mask[0, ...]
     shape = (mask.n_positions,) * 2 if is_grid else tuple(mask.shape)
@@ -362,7 +290,7 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         first = n_keys - n_queries
         if sp.issparse(mask):
             mask = mask.tocsr()[first:]
-        elif not (is_grid or is_operator):
+        elif not is_grid:
             mask = mask[..., first:, :]
         shape = [n_queries, n_keys]
     if tuple(shape) != (n_queries, n_keys) or own_heads not in (None, n_heads):
@@ -379,8 +307,6 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
         if not is_array_api(X):
             weights = weights.astype(np.float64, copy=False)
         return GridMask(weights, mask.shape, mask.n_extra, is_causal, n_queries)
-    if is_operator:
-        return _operator_mask(mask, is_causal, X)
     if sp.issparse(mask):
         mask = mask.tocsr()
         checked_entries(mask.data, "mask")
@@ -392,20 +318,16 @@ def as_mask(mask, n_queries, n_keys, n_heads, is_causal, X=None):
     return ArrayMask(_in_library(mask, X), largest, is_causal)
 
 
-def _operator_mask(mask, is_causal, X):
-    """Return the `Mask` of a LinearOperator, or raise where it cannot serve."""
-    if is_array_api(X):
+def array_of(mask):
+    """Return a mask that is neither sparse nor a grid as an array, or raise."""
+    array = mask if is_array_api(mask) else as_array("mask", mask)
+    if array.dtype == object:
         raise TypeError(
-            f"mask: a LinearOperator works on NumPy arrays, got q of {type(X)!r}. Allowed for "
-            "other libraries: a ToeplitzMask, a sparse matrix or an array."
+            "mask must be an array of shape (L, S) or (heads, L, S), a sparse matrix or a "
+            "ToeplitzMask, whose weights may have an axis for heads; got an object of type "
+            f"{type(mask).__name__}."
         )
-    if is_causal:
-        raise ValueError(
-            "mask: a LinearOperator cannot be made causal, because its entries are not known. "
-            "Pass one that is zero above its diagonal together with causal=False, or a "
-            "ToeplitzMask, a sparse matrix or an array."
-        )
-    return OperatorMask(mask)
+    return array
 
 
 def _of_heads(array, heads):

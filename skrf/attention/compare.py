@@ -18,7 +18,7 @@ from .exact import exact_attention
 from .generalized import GeneralizedMap
 from .masks import DecayMask, ToeplitzMask
 
-_MASKS = {DecayMask: ("rate", "weights"), ToeplitzMask: ("weights", "shape", "n_extra")}
+_MASKS = {DecayMask: ("rate",), ToeplitzMask: ("weights", "shape", "n_extra")}
 
 
 @dataclass(frozen=True)

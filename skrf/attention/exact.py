@@ -6,17 +6,16 @@ from typing import Any
 import array_api_compat
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator
 
-from .._arrays import arithmetic, cast, constant, is_array_api, largest_entry, like, namespace
+from .._arrays import arithmetic, cast, constant, largest_entry, like, namespace
 from .._sums import exp_and_max, transposed
 from .._typing import Array
 from .._validation import check_integer
-from ._gates import log_factors, running, with_gates
+from ._gates import running, with_gates
 from ._groups import blocks, side_by_side
 from ._groups import log_weights as log_weights_of
-from ._inputs import as_array, check_inputs, check_logits, check_scale
-from ._masks import as_mask
+from ._inputs import check_inputs, check_logits, check_scale
+from ._masks import array_of, as_mask
 from .masked import LEAST, name_of
 from .masks import DecayMask
 
@@ -112,11 +111,6 @@ def exact_attention(
     inputs = check_inputs(q, k, v, key_padding_mask, causal)
     scale = check_scale(scale, inputs.q.shape[-1])
     block_size = check_integer("block_size", block_size)
-    if isinstance(mask, LinearOperator):
-        raise TypeError(
-            "mask must be an array, a sparse matrix or an object with toarray(), got "
-            f"{type(mask).__name__}."
-        )
     if isinstance(mask, DecayMask):
         inputs, mask = with_gates(inputs, None, mask, causal), None
     if mask is not None:
@@ -137,7 +131,7 @@ def _of_all_leading(mask, inputs):
     """
     if hasattr(mask, "n_extra") or sp.issparse(mask):
         return mask, None
-    mask = mask if is_array_api(mask) else as_array("mask", mask)
+    mask = array_of(mask)
     whole = (*inputs.leading, inputs.q.shape[-2], inputs.k.shape[-2])
     shape = tuple(mask.shape)
     if shape[-2:] == whole[-2:] and len(shape) in (2, 3):
@@ -162,7 +156,7 @@ def attended(inputs, dtype, scale, causal, mask, block_size):
     """
     given = dtype, scale, causal, mask, block_size
     falls = None if inputs.log_gates is None else running(inputs.log_gates)
-    parts = inputs.k, inputs.v, inputs.padding, falls, inputs.log_weights
+    parts = inputs.k, inputs.v, inputs.padding, falls
     sets, heads = np.arange(inputs.k.shape[0]), inputs.heads_of(np.arange(inputs.k.shape[0]))
     if mask is not None and mask.n_heads not in (None, inputs.n_query_heads):
         heads = np.arange(heads.size).reshape(heads.shape)
@@ -181,12 +175,12 @@ def attended(inputs, dtype, scale, causal, mask, block_size):
     return inputs.given_layout(out), lse
 
 
-def _by_block(q, k, v, padding, falls, log_weights, heads, dtype, scale, causal, mask, block_size):
+def _by_block(q, k, v, padding, falls, heads, dtype, scale, causal, mask, block_size):
     """Yield slices of queries, their outputs and their log-sum-exps, block by block.
 
     NumPy passes single heads, (L, d) and (S, d); other libraries all heads at once, (U, G, L, d)
     and (U, 1, S, d) with padding (U, 1, S). At any time two arrays of a block of logits are held.
-    The running sums of log gates, (S, r), are those of a decay.
+    The running sums of log gates, (S,), are those of a decay.
     """
     xp, place = namespace(q), {"device": array_api_compat.device(q)}
     first = k.shape[-2] - q.shape[-2] if causal else 0  # position of the first query
@@ -195,8 +189,8 @@ def _by_block(q, k, v, padding, falls, log_weights, heads, dtype, scale, causal,
         logits = (cast(q[..., rows, :], dtype) * scale) @ transposed(cast(k[..., :n, :], dtype))
         do = arithmetic(logits)
         if falls is not None:
-            own = falls[..., first + rows.start : first + rows.stop, :]
-            logits = do.add(logits, log_factors(own, falls[..., :n, :], log_weights))
+            own = falls[..., first + rows.start : first + rows.stop]
+            logits = do.add(logits, own[..., :, None] - falls[..., None, :n])
         if padding is not None:
             logits = do.fill(logits, padding[..., None, :n], -np.inf)
         if causal:

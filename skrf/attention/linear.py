@@ -92,10 +92,10 @@ def attend_to_earlier(group, out, sums, block_size, block_of, goes_on=True):
             sums = _after(group, out, rows, None, sums, block_of)
         return sums
     for rows in blocks_of_gates(gates, edges, size):
-        sums = None if sums is None else faded(sums, gates[..., rows.start : rows.start + 1, :])
-        own = None if rows.stop - rows.start == 1 else gates[..., rows, :]
+        sums = None if sums is None else faded(sums, gates[..., rows.start : rows.start + 1])
+        own = None if rows.stop - rows.start == 1 else gates[..., rows]
         sums = _after(group, out, rows, own, sums, block_of)
-        sums = sums if own is None else faded(sums, own[..., 1:, :])
+        sums = sums if own is None else faded(sums, own[..., 1:])
     return sums
 
 
@@ -106,7 +106,7 @@ def _after(group, out, block, gates, sums, block_of):
     if block.start >= first:  # or else queries are missing
         queries = group.query_features(slice(block.start - first, block.stop - first))
     if gates is not None:
-        queries, keys, fall = gated(queries, keys, gates)
+        keys, fall = gated(keys, gates)
     if queries is None:
         return added(sums, keys, values)
     sums = Sums.before(keys, values) if sums is None else sums

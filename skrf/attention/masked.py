@@ -111,7 +111,7 @@ def attend(group, mask, heads, out):
     pieces, n_queries = [], queries.values.shape[-2]
     rest = np.arange(n_queries)
     if mask.products_pay(queries.values.shape[-1], features.values.shape[-1] - 1):
-        found, is_right = _by_products(features.doubled if mask.is_double else features, mask)
+        found, is_right = _by_products(features, mask)
         rest, pieces = np.flatnonzero(~is_right), _piece(np.arange(n_queries), found, is_right)
     parts = [rest[block] for block in blocks(len(rest), mask.block_rows)]
     work = partial(_by_entries, features=features, mask=mask)

@@ -25,12 +25,9 @@ class DecayMask:
 
     Parameters
     ----------
-    rate : float or array of shape (n_heads,), (r,) or (n_heads, r)
-        Finite numbers >= 0, one for all key heads or one each; with `weights`, r of them. Torch
-        tensors are kept as they are, and gradients flow through them; of other arrays the mask
-        keeps a copy.
-    weights : array of shape (r,) or (n_heads, r), default=None
-        Finite numbers > 0, the coefficients of a sum of r exponentials.
+    rate : float or array of shape (n_heads,)
+        Finite numbers >= 0, one for all key heads or one each. Torch tensors are kept as they are,
+        and gradients flow through them; of other arrays the mask keeps a copy.
 
     See Also
     --------
@@ -47,12 +44,9 @@ class DecayMask:
            [0.25, 0.5 , 1.  ]])
     """
 
-    def __init__(self, rate: float | Array, weights: Array | None = None) -> None:
-        check_decay(rate, weights)
-        self.rate, self.weights = (
-            owned(array) if array is None or is_array_api(array) else np.array(array)
-            for array in (rate, weights)
-        )
+    def __init__(self, rate: float | Array) -> None:
+        check_decay(rate)
+        self.rate = owned(rate) if is_array_api(rate) else np.array(rate)
 
     def toarray(self, length: int) -> np.ndarray:
         """Return the mask for a given number of positions as a matrix.
@@ -65,21 +59,16 @@ class DecayMask:
         Returns
         -------
         ndarray of shape (length, length) or (n_heads, length, length)
-            Entry (i, j) is exp(-rate (i - j)), or the weighted sum of these, if j <= i, and 0
-            otherwise.
+            Entry (i, j) is exp(-rate (i - j)) if j <= i, and 0 otherwise.
         """
         length, n = check_integer("length", length), math.prod(self.rate.shape)
         check_fits(8 * n * length**2, f"length={length} with {n} rates", "all entries")
         lags = np.subtract.outer(*2 * (np.arange(length),))
         rates = to_host(self.rate).astype(np.float64)[..., None, None]
-        masks = np.where(lags >= 0, np.exp(-rates * np.maximum(lags, 0)), 0.0)
-        if self.weights is None:
-            return masks
-        return np.sum(to_host(self.weights).astype(np.float64)[..., None, None] * masks, axis=-3)
+        return np.where(lags >= 0, np.exp(-rates * np.maximum(lags, 0)), 0.0)
 
     def __repr__(self):
-        weights = "" if self.weights is None else f", {to_host(self.weights).tolist()}"
-        return f"ToeplitzMask.decay({to_host(self.rate).tolist()}{weights})"
+        return f"ToeplitzMask.decay({to_host(self.rate).tolist()})"
 
 
 class ToeplitzMask:
@@ -213,18 +202,14 @@ class ToeplitzMask:
         return cls(np.broadcast_to(function(*offsets), offsets[0].shape), n_extra=n_extra)
 
     @staticmethod
-    def decay(rate: float | Array, weights: Array | None = None) -> DecayMask:
-        """Return a mask with weights exp(-rate * lag), or a sum of such terms; it can be streamed.
+    def decay(rate: float | Array) -> DecayMask:
+        """Return a mask with weights exp(-rate * lag), which can be streamed.
 
         Parameters
         ----------
-        rate : float or array of shape (n_heads,), (r,) or (n_heads, r)
-            Finite numbers >= 0, one for all key heads or one each; with `weights`, r of them.
-            ``2.0 ** -np.arange(1, 9)`` gives slopes like those of ALiBi.
-        weights : array of shape (r,) or (n_heads, r), default=None
-            Finite numbers > 0. The mask is then the sum of ``weights * exp(-rate * lag)`` over r
-            exponentials, and attention takes about r times as long. Only the ratios of the weights
-            matter.
+        rate : float or array of shape (n_heads,)
+            Finite numbers >= 0, one for all key heads or one each. ``2.0 ** -np.arange(1, 9)``
+            gives slopes like those of ALiBi.
 
         Returns
         -------
@@ -243,7 +228,7 @@ class ToeplitzMask:
         >>> bool(np.allclose(np.concatenate([first, rest], axis=1), attention(q, k, v)))
         True
         """
-        return DecayMask(rate, weights)
+        return DecayMask(rate)
 
     def toarray(self) -> np.ndarray:
         """Return the mask as a matrix, for small grids.

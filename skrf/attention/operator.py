@@ -8,7 +8,6 @@ import numpy as np
 
 from .._arrays import like, to_host
 from .._estimator import EstimatorBase
-from .._memory import check_fits
 from .._threads import serial_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
@@ -26,7 +25,7 @@ from ._feature_maps import (
     rows_of_sets,
 )
 from ._gates import with_gates
-from ._groups import FEATURE_ROWS, Attended, KeyGroup, Output, for_each
+from ._groups import Attended, KeyGroup, Output, for_each
 from ._inputs import check_flag, check_inputs, check_scale
 from ._judging import (
     AttentionDiagnosis,
@@ -65,7 +64,7 @@ class ApproxKernelAttention(EstimatorBase):
     causal : bool, default=False
         Whether position i attends only to positions up to i. Changing a later position changes
         earlier outputs only by rounding error.
-    mask : ToeplitzMask, sparse matrix, LinearOperator or array-like of shape (L, S), default=None
+    mask : ToeplitzMask, sparse matrix or array-like of shape (L, S), default=None
         Multiplies the attention weights: entries >= 0, or booleans (True keeps). With `causal`,
         both masks apply. For one mask per query head, pass an array of shape (heads, L, S), or a
         ToeplitzMask whose weights have an axis for heads. ``ToeplitzMask.decay(rate)`` is for
@@ -96,8 +95,8 @@ class ApproxKernelAttention(EstimatorBase):
     use the member of the map's family that needs no statistics.
 
     Inputs may be CuPy arrays or torch tensors; torch can differentiate the output, also with
-    respect to a mask of tensors. LinearOperators require NumPy arrays. `fit` runs on the host;
-    calls compute statistics on the device of the inputs, except for maps that need individual rows.
+    respect to a mask of tensors. `fit` runs on the host; calls compute statistics on the device of
+    the inputs, except for maps that need individual rows.
 
     Leading axes are batch and heads, and the length comes after the heads, as in torch's
     ``scaled_dot_product_attention``. Arrays of shape (batch, length, heads, width) must be
@@ -357,8 +356,7 @@ class ApproxKernelAttention(EstimatorBase):
             If shapes do not fit or contents are not finite; the message names the input. With
             `return_lse`, also if features may be negative.
         TypeError
-            If an input is not made of real numbers, if the inputs belong to different libraries, or
-            if `mask` is a LinearOperator and the inputs are not NumPy arrays.
+            If an input is not made of real numbers, or if the inputs belong to different libraries.
 
         Warns
         -----
@@ -406,10 +404,7 @@ class ApproxKernelAttention(EstimatorBase):
             mask = as_mask(self._mask_in_use(), *given)
         before, is_joint, is_double = None, not inputs.is_numpy, False
         if state is not None:
-            n_times = 1 if inputs.log_weights is None else inputs.log_weights.shape[-1]
-            before = sums_of_sets(
-                state, inputs, n_times * maps[0].n_features, self._marks(maps, inputs)
-            )
+            before = sums_of_sets(state, inputs, maps[0].n_features, self._marks(maps, inputs))
             is_joint = is_joint or n_queries * maps[0].n_features <= _JOINT_ENTRIES
             is_double = state.is_double or n_queries == 1  # which costs less than to ask
 
@@ -617,11 +612,6 @@ class ApproxKernelAttention(EstimatorBase):
 
     def _gated(self, inputs, log_gates=None):
         """Return inputs with the gates of a call, and of a mask that is a decay."""
-        if self.causal and isinstance(self.mask, DecayMask) and self.mask.weights is not None:
-            n, n_rows = self.mask.weights.shape[-1], min(inputs.k.shape[1], FEATURE_ROWS)
-            n_features = n * self._maps(inputs)[0].n_features
-            n_bytes = 8 * n_features * (n_rows + inputs.v.shape[-1] + 1)
-            check_fits(n_bytes, f"rate of {n} exponentials", "their features and sums")
         return with_gates(inputs, log_gates, self.mask, self.causal)
 
     def _checked(self, q, k, v, key_padding_mask, causal=None, *, is_step=False):

@@ -13,7 +13,7 @@ from ..attention._inputs import check_scale
 from ._arguments import check_is_eager, check_share, padding_and_mask, with_heads
 from ._packing import check_packing
 
-_OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate", "weights")}  # what may be trained
+_OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate",)}  # what may be trained
 
 
 class Attention(nn.Module):
