@@ -51,18 +51,20 @@ NONLINEARITIES = {
 
 
 class Refitted(nn.Module):
-    """Attention with a map whose parameters are fitted to a batch now and then."""
+    """Attention with a map that is fitted or redrawn while it is trained."""
 
-    def __init__(self, feature_map, **options):
+    def __init__(self, feature_map, is_redrawn, **options):
         super().__init__()
         self.attend = RandomFeatureAttention(feature_map, random_state=0, **options)
-        self.n_calls = 0
+        self.is_redrawn, self.n_calls = is_redrawn, 0
 
     def forward(self, query, key, value):
         """Return attention."""
         if self.training:
             if self.n_calls % FIT_EVERY == 0:
                 self.attend.fit(query, key, value)
+            elif self.is_redrawn:
+                self.attend.redraw()
             self.n_calls += 1
         return self.attend(query, key, value)
 
@@ -78,19 +80,19 @@ class ExactDecay(nn.Module):
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
 
 
-def of_map(feature_map, redraw_every=None, mask=None):
+def of_map(feature_map, is_redrawn=False, mask=None):
     """Return what makes attention with a feature map."""
-    return lambda: Refitted(feature_map, is_causal=True, redraw_every=redraw_every, mask=mask)
+    return lambda: Refitted(feature_map, is_redrawn, is_causal=True, mask=mask)
 
 
 EXPERIMENTS = {
     "features": {
-        f"{name}, {draw}": of_map(kind(N_FEATURES), redraw_every)
+        f"{name}, {draw}": of_map(kind(N_FEATURES), is_redrawn)
         for name, kind in KINDS.items()
-        for draw, redraw_every in (("fixed", None), ("redrawn", 1))
+        for draw, is_redrawn in (("fixed", False), ("redrawn", True))
     },
     "couplings": {
-        coupling: of_map(OptimalPositiveRF(N_FEATURES, coupling=coupling), 1)
+        coupling: of_map(OptimalPositiveRF(N_FEATURES, coupling=coupling), True)
         for coupling in ("iid", "orthogonal", "simplex")
     },
     "generalised": {

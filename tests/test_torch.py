@@ -285,23 +285,6 @@ def test_dropout_takes_entries_of_values_while_training():
     torch.testing.assert_close(attend.eval()(q, k, ones), ones)
 
 
-def test_redraws_come_after_calls_while_training():
-    parts = inputs()
-    attend = made("causal", redraw_every=2)
-    outputs = [attend(*parts) for _ in range(5)]
-    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[2], outputs[3])
-    assert not torch.equal(outputs[1], outputs[2]) and not torch.equal(outputs[3], outputs[4])
-    # A copy that starts in between goes on alike.
-    other = made("causal", seed=1, redraw_every=2)
-    other.load_state_dict(sent(attend.state_dict()))
-    assert other.n_calls == attend.n_calls == 1
-    for _ in range(4):
-        assert torch.equal(other(*parts), attend(*parts))
-    attend.eval()
-    first = attend(*parts)
-    assert all(torch.equal(attend(*parts), first) for _ in range(4))
-
-
 class Layer(torch.nn.Module):
     """A layer that calls its attention twice."""
 
@@ -330,21 +313,16 @@ CHECKPOINTS = {
 }
 
 
-@pytest.mark.parametrize("redraw_every", [1, 4, None])
 @pytest.mark.parametrize(("is_fitted", "is_causal"), [(False, True), (True, False)])
-def test_checkpointing_changes_nothing(is_fitted, is_causal, redraw_every):
-    """Calls keep their draw until the backward pass, and none of it is counted."""
-
+def test_checkpointing_changes_nothing(is_fitted, is_causal):
     def gradient(call):
         torch.manual_seed(0)
-        layer = Layer(random_state=0, redraw_every=redraw_every, is_causal=is_causal)
+        layer = Layer(random_state=0, is_causal=is_causal)
         if is_fitted:
             layer.attend.fit(*inputs(2, 2, 20, 3, dtype=torch.float64))
         X = torch.randn(2, 20, 6, dtype=torch.float64).requires_grad_()
         first, _, last = (call(layer, X) for _ in range(3))
         number = torch.rand(())
-        if redraw_every is not None:
-            layer.attend.redraw()
         before = copy.deepcopy(layer.attend.state_dict())
         (first + last).square().sum().backward()
         after = layer.attend.state_dict()
@@ -354,29 +332,6 @@ def test_checkpointing_changes_nothing(is_fitted, is_causal, redraw_every):
     expected = gradient(lambda layer, X: layer(X))
     for call in CHECKPOINTS.values():
         torch.testing.assert_close(gradient(call), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_unknown_draws_raise(monkeypatch):
-    monkeypatch.setattr("skrf.torch.module._KEPT_CALLS", 2)
-    X = torch.randn(2, 20, 6, dtype=torch.float64).requires_grad_()
-    for is_reentrant in (True, False):
-        layer = Layer(random_state=0, redraw_every=4)
-        out = checkpoint(layer, X, use_reentrant=is_reentrant, preserve_rng_state=False)
-        with pytest.raises(RuntimeError, match="redraw_every=4: .* preserve_rng_state=True"):
-            out.sum().backward()
-        first, second = (checkpoint(layer, X, use_reentrant=is_reentrant) for _ in range(2))
-        second.sum().backward()
-        with pytest.raises(RuntimeError, match="none of the last 2 training calls"):
-            first.sum().backward()
-
-
-def test_copies_of_data_parallel_do_not_count():
-    parts = inputs()
-    replica = made("causal", redraw_every=2)._replicate_for_data_parallel()
-    with pytest.raises(RuntimeError, match="redraw_every=2 counts calls.*DistributedDataParallel"):
-        replica(*parts)
-    replica.redraw_every = None
-    assert torch.equal(replica(*parts), made("causal")(*parts))
 
 
 def test_statistics_stay_in_redraws():
@@ -412,7 +367,7 @@ def test_a_state_round_trips_exactly(name, is_fitted, n_redraws):
         assert all(torch.equal(again[entry], state[entry]) for entry in state)
         assert torch.equal(fresh.redraw()(*parts), copy.deepcopy(attend).redraw()(*parts))
     with pytest.raises(RuntimeError, match="Missing key.*record/seed"):
-        outer.load_state_dict({"inner.record/n_calls": torch.tensor(0)})
+        outer.load_state_dict({"inner.record/other": torch.tensor(0)})
     # Checkpoints of exact attention have no record: the module keeps its own.
     before = outer["inner"](*parts)
     assert str(outer.load_state_dict({})) == "<All keys matched successfully>"
@@ -473,7 +428,7 @@ def test_a_compiled_module_is_the_eager_one():
     """With the backend that only traces: graphs do not include calls, so none compiles ours."""
     q, k, v = inputs()
     q.requires_grad_()
-    attend = made("causal", redraw_every=2)
+    attend = made("causal")
     compiled = torch.compile(copy.deepcopy(attend), backend="eager")
     for _ in range(3):
         result, expected = compiled(q, k, v), attend(q, k, v)
@@ -497,7 +452,6 @@ def test_a_compiled_module_is_the_eager_one():
         {"is_causal": 1},
         {"dropout": 1.0},
         {"dropout": None},
-        {"redraw_every": 0},
         {"random_state": "a"},
     ],
     ids=str,

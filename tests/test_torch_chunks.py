@@ -35,15 +35,13 @@ def inputs(n, n_heads=4, dtype=torch.float64):
 class Model(nn.Module):
     """Two layers of attention and of what acts on single positions."""
 
-    def __init__(self, dropout=0.0, is_checkpointed=None, redraw_every=None):
+    def __init__(self, dropout=0.0, is_checkpointed=None):
         super().__init__()
         self.embedding = nn.Embedding(20, 8)
         self.projections = nn.ModuleList(nn.Linear(8, 24) for _ in range(2))
         self.out, self.dropout = nn.Linear(8, 20), nn.Dropout(dropout)
         self.attentions = nn.ModuleList(
-            RandomFeatureAttention(
-                OptimalPositiveRF(16), is_causal=True, random_state=i, redraw_every=redraw_every
-            )
+            RandomFeatureAttention(OptimalPositiveRF(16), is_causal=True, random_state=i)
             for i in range(2)
         )
         self.is_checkpointed = is_checkpointed
@@ -193,15 +191,6 @@ def test_dropout_is_drawn_again():
 
     chunked_loss(numbered, N, chunk_size=5, modules=model)
     assert len(set(numbers)) == len(numbers) == 8
-
-
-def test_redraws_count_the_whole_as_one_call():
-    model, other = (made(redraw_every=1) for _ in range(2))
-    for _ in range(3):
-        found = gradients(chunked(model), model)
-        expected = gradients(loss_of(other, slice(None)), other)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-    assert model.attentions[0].seed == other.attentions[0].seed != made().attentions[0].seed
 
 
 def test_autocast_is_that_of_the_call():

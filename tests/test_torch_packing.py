@@ -50,15 +50,6 @@ def test_they_equal_separate_calls_and_so_do_gradients(kind, dtype, has_gates):
         torch.testing.assert_close(one, other, rtol=0, atol=tolerance["atol"] * other.abs().max())
 
 
-def test_one_draw_serves_all_sequences_of_a_call():
-    attend = RandomFeatureAttention(
-        OptimalPositiveRF(16), is_causal=True, redraw_every=1, random_state=0
-    )
-    parts = draw()
-    attend(*parts, cu_seqlens=EDGES)
-    assert attend.n_calls == 1
-
-
 def test_what_does_not_fit_is_named():
     attend = RandomFeatureAttention(is_causal=True, random_state=0)
     q, k, v = draw()

@@ -204,8 +204,7 @@ class Attention(nn.Module):
         """Return causal attention of the next positions, and the state after them.
 
         However a sequence is split into chunks, the result is that of a single call, up to
-        rounding, and so are gradients that flow through the states. Steps do not count towards
-        `redraw_every`.
+        rounding, and so are gradients that flow through the states.
 
         Parameters
         ----------

@@ -66,8 +66,7 @@ def chunked_loss(
     Notes
     -----
     Torch's random numbers, such as those of dropout, come from one seed per chunk; other sources of
-    random numbers raise an error. ``redraw_every`` counts the whole loss as one call. Second
-    derivatives are not available.
+    random numbers raise an error. Second derivatives are not available.
 
     References
     ----------

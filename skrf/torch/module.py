@@ -9,7 +9,7 @@ from torch import nn
 
 from .._estimator import naming_parameters
 from .._typing import RandomState, Transformer
-from .._validation import check_integer, draw_seed
+from .._validation import draw_seed
 from ..attention import ApproxKernelAttention
 from ..attention._feature_maps import ignores_data, needs_data
 from ..attention._record import below, record_of_fit, restore_fit
@@ -27,7 +27,6 @@ _DIRECTIONS = {False: "bidirectional", True: "causal"}
 _FITTED_SEED = "fitted_seed"
 _RECORD = "record/"  # prefix of the names of buffers
 _OF_OPERATORS = "feature_map", "scale"
-_KEPT_CALLS = 10_000  # latest calls whose random numbers a backward pass may ask for again
 
 
 class _Operator(ApproxKernelAttention):
@@ -74,8 +73,6 @@ class RandomFeatureAttention(Attention):
         parameters is trained; a callable, such as another module, returns the mask of each call.
     dropout : float, default=0.0
         Share of the entries of the values that are dropped during training.
-    redraw_every : int, default=None
-        Number of training calls after which the random numbers are redrawn, at the next call.
     random_state : int, RandomState instance or None, default=None
         Source of the seed; None uses that of `feature_map` or, if it has none, torch's generator.
     check_values : bool, default=True
@@ -92,8 +89,6 @@ class RandomFeatureAttention(Attention):
     ----------
     seed : int
         Seed of the random numbers in use; it determines the seed of the next redraw.
-    n_calls : int
-        Training calls since the last redraw.
 
     See Also
     --------
@@ -102,19 +97,13 @@ class RandomFeatureAttention(Attention):
 
     Notes
     -----
-    Everything that the outputs depend on is stored in ``state_dict`` as buffers: the seed, the
-    count of calls and, after a fit, the statistics and what was learned from them. A module with
-    the same arguments that loads this ``state_dict`` gives the same outputs, bit for bit. The
-    buffers keep their dtype under ``half()`` and similar methods; they are a record that calls do
-    not read.
+    Everything that the outputs depend on is stored in ``state_dict`` as buffers: the seed and,
+    after a fit, the statistics and what was learned from them. A module with the same arguments
+    that loads this ``state_dict`` gives the same outputs, bit for bit. The buffers keep their dtype
+    under ``half()`` and similar methods; they are a record that calls do not read.
 
     Sums are in float32 or better, also under autocast. Under ``torch.compile``, calls cause graph
     breaks.
-
-    Activation checkpointing calls a module again in the backward pass. With `redraw_every`, the
-    second call repeats the draw of the first; it identifies the first by a number that every
-    training call takes from torch's CPU generator. This requires ``preserve_rng_state=True``, the
-    default of ``torch.utils.checkpoint``.
 
     References
     ----------
@@ -147,32 +136,26 @@ class RandomFeatureAttention(Attention):
         scale: float | None = None,
         mask: Any = None,
         dropout: float = 0.0,
-        redraw_every: int | None = None,
         random_state: RandomState = None,
         check_values: bool = True,
     ) -> None:
         super().__init__()
         if not isinstance(check_values, bool):
             raise ValueError(f"check_values must be True or False, got {check_values!r}.")
-        if not check_values and redraw_every is not None:
-            raise ValueError(f"check_values=False needs redraw_every=None, got {redraw_every!r}.")
         self.check_values, self._sides = check_values, {}
         if not isinstance(is_causal, bool):
             raise ValueError(f"is_causal must be True or False, got {is_causal!r}.")
         check_share("dropout", dropout)
-        if redraw_every is not None:
-            check_integer("redraw_every", redraw_every)
         self.feature_map = feature_map
         self.is_causal, self.scale, self.mask = is_causal, scale, mask
-        self.dropout, self.redraw_every = dropout, redraw_every
+        self.dropout = dropout
         if modules := _modules_of(feature_map):
             self.feature_modules = modules
         if random_state is None:
             random_state = getattr(feature_map, "random_state", None)
         if random_state is None:
             random_state = torch.randint(2**31 - 1, (), device="cpu").item()
-        self.seed, self.n_calls = draw_seed(random_state), 0
-        self._seeds_of_calls = {}
+        self.seed = draw_seed(random_state)
         self._forget()
 
     def __setattr__(self, name, value):
@@ -282,7 +265,7 @@ class RandomFeatureAttention(Attention):
         self._operators = {
             is_causal: self._drawn(is_causal, self.seed) for is_causal in _DIRECTIONS
         }
-        self.n_calls, self._sides = 0, {}
+        self._sides = {}
         self._register()
         return self
 
@@ -290,7 +273,7 @@ class RandomFeatureAttention(Attention):
 
     @torch.compiler.disable
     def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
-        operator = self._of_seed(is_causal, self._seed_of_call()).at(self._mask_or(mask))
+        operator = self._operators[is_causal].at(self._mask_or(mask))
         options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
         with torch.autocast(query.device.type, enabled=False):
             return operator(query, key, value, return_lse=return_lse, **options)
@@ -324,7 +307,7 @@ class RandomFeatureAttention(Attention):
 
     @torch.compiler.disable
     def _attend_packed(self, edges, parts, log_gates, return_lse):
-        operator = self._of_seed(True, self._seed_of_call())
+        operator = self._operators[True]
 
         def call(query, key, value, padding, gates):
             options = {"key_padding_mask": padding, "log_gates": gates}
@@ -339,10 +322,6 @@ class RandomFeatureAttention(Attention):
         """Return the operator of a direction with the random numbers of a seed."""
         return self._operators[is_causal] if seed == self.seed else self._drawn(is_causal, seed)
 
-    def _seed_of_call(self):
-        """Return the seed of a call, which is counted if draws depend on it."""
-        return self._count() if self.training and self.redraw_every is not None else self.seed
-
     @torch.compiler.disable
     def _step(self, query, key, value, key_padding_mask, log_gates, return_lse, state, seed):
         operator = self._of_seed(True, seed).at(self._mask_of_call())
@@ -353,38 +332,6 @@ class RandomFeatureAttention(Attention):
             )
         return *found, StreamState(**vars(state))
 
-    def _count(self):
-        """Count a training call, redraw if it is time to, and return the seed of the call.
-
-        A call in a backward pass repeats an earlier one: activation checkpointing. Its seed is that
-        of the call with the same number from torch's generator, whose state is restored for it.
-        """
-        if getattr(self, "_is_replica", False):
-            raise RuntimeError(
-                f"redraw_every={self.redraw_every!r} counts calls, but DataParallel copies the "
-                "module for every call, so the count is lost. Use DistributedDataParallel, or "
-                "redraw_every=None."
-            )
-        number = torch.randint(2**63 - 1, (), device="cpu").item()
-        if torch._C._current_graph_task_id() != -1:  # in a backward pass
-            if number not in self._seeds_of_calls:
-                raise RuntimeError(
-                    f"redraw_every={self.redraw_every!r}: the backward pass repeats a call, but "
-                    "torch's random state is that of none of the last "
-                    f"{len(self._seeds_of_calls)} training calls, so its random numbers are not "
-                    "known. Checkpoint with preserve_rng_state=True, or pass redraw_every=None."
-                )
-            return self._seeds_of_calls[number]
-        if self.n_calls >= self.redraw_every:
-            self.redraw()
-        self.n_calls += 1
-        self._buffers[f"{_RECORD}n_calls"].fill_(self.n_calls)
-        self._seeds_of_calls.pop(number, None)  # the newest come last
-        self._seeds_of_calls[number] = self.seed
-        if len(self._seeds_of_calls) > _KEPT_CALLS:
-            del self._seeds_of_calls[next(iter(self._seeds_of_calls))]
-        return self.seed
-
     def extra_repr(self) -> str:
         """Return the arguments to show in the module's representation.
 
@@ -393,7 +340,7 @@ class RandomFeatureAttention(Attention):
         str
             The most important arguments.
         """
-        names = "feature_map", "is_causal", "dropout", "redraw_every", "seed"
+        names = "feature_map", "is_causal", "dropout", "seed"
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     # ---------------------------------------------------------------- state
@@ -401,7 +348,7 @@ class RandomFeatureAttention(Attention):
     def _register(self):
         """Write everything besides the arguments that outputs depend on into buffers."""
         device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
-        arrays = {"seed": np.array(self.seed), "n_calls": np.array(self.n_calls)}
+        arrays = {"seed": np.array(self.seed)}
         for is_causal, record in self._records.items():
             direction = _DIRECTIONS[is_causal]
             arrays.update({f"{direction}/{name}": array for name, array in record.items()})
@@ -419,7 +366,7 @@ class RandomFeatureAttention(Attention):
     ):
         given = below(state_dict, f"{prefix}{_RECORD}")
         arrays = {name: value.numpy(force=True) for name, value in given.items()}
-        if {"seed", "n_calls"} <= set(arrays):
+        if "seed" in arrays:
             self._restore(arrays)
         # The buffers are now those of the state; checkpoints of exact attention have none.
         lacking = []
@@ -430,7 +377,7 @@ class RandomFeatureAttention(Attention):
         missing += [name for name in lacking if not name.startswith(ours)]
 
     def _restore(self, arrays):
-        self.seed, self.n_calls = int(arrays["seed"]), int(arrays["n_calls"])
+        self.seed = int(arrays["seed"])
         self._forget()
         for is_causal, direction in _DIRECTIONS.items():
             if record := below(arrays, f"{direction}/"):
