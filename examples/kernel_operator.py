@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.sparse import diags_array
-from scipy.sparse.linalg import aslinearoperator, eigsh
+from scipy.sparse import diags_array, eye_array
+from scipy.sparse.linalg import aslinearoperator, cg, eigsh
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_circles, make_friedman1, make_moons
 from sklearn.linear_model import RidgeCV
@@ -31,13 +31,14 @@ N_ROWS = 20_000
 
 
 def ridge_regression():
-    """Solve (K + ridge) a = y; predictions are products with the operator of test and training."""
+    """Solve (K + 1) a = y; predictions are products with the operator of test and training."""
     X, y = make_friedman1(2 * N_ROWS, noise=1.0, random_state=0)
     X = StandardScaler().fit_transform(X)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
     start = time.perf_counter()
     features = RFFSampler(500, random_state=0).fit(X)
-    weights = KernelOperator(features, X).cg(y - y.mean(), ridge=1.0, rtol=1e-4)
+    ridge = aslinearoperator(eye_array(N_ROWS))
+    weights, _ = cg(KernelOperator(features, X) + ridge, y - y.mean(), rtol=1e-4)
     guess = KernelOperator(features, X_test, X) @ weights + y.mean()
     seconds = time.perf_counter() - start
     linear = RidgeCV().fit(X, y).predict(X_test)

@@ -1,19 +1,14 @@
 """The approximate kernel matrix as a linear operator: products without the matrix."""
 
-import warnings
-from numbers import Real
-from typing import Any
-
 import numpy as np
 import scipy.sparse.linalg
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from ._memory import check_fits
 from ._sums import finite
 from ._typing import Array, Transformer
-from ._validation import check_are_numbers, check_integer, naming
+from ._validation import check_are_numbers, naming
 from .features import as_feature_map, in_range, mapped, maps_sides_alike
 
 # Exponents of products up to which no scale is factored out.
@@ -46,7 +41,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         exceed the range of the dtype.
     is_symmetric : bool
         Whether the operator is symmetric, and hence positive semi-definite: Y is None and both
-        sides are mapped alike. `eigsh` and `cg` require it.
+        sides are mapped alike. SciPy's ``eigsh`` and ``cg`` rely on it without a check.
 
     Raises
     ------
@@ -69,6 +64,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     Examples
     --------
     >>> import numpy as np
+    >>> from scipy.sparse.linalg import eigsh
     >>> from skrf import KernelOperator, OptimalPositiveRF
     >>> X = np.random.default_rng(0).normal(size=(200, 3)) / 2
     >>> features = OptimalPositiveRF(64, random_state=0).fit(X)
@@ -76,7 +72,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
     >>> dense = features.approximate_kernel(X)
     >>> np.allclose(kernel @ X, dense @ X), np.isclose(kernel.trace(), np.trace(dense))
     (True, np.True_)
-    >>> values, vectors = kernel.eigsh(k=3)
+    >>> values, vectors = eigsh(kernel, k=3)
     >>> np.allclose(values, np.linalg.eigvalsh(dense)[-3:])
     True
     """
@@ -138,91 +134,6 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
         if self.shape[0] != self.shape[1]:
             raise ValueError(f"trace needs a square operator, got shape {self.shape}.")
         return self.diagonal().sum()
-
-    def eigsh(self, k: int = 6, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the largest eigenvalues and their eigenvectors.
-
-        Parameters
-        ----------
-        k : int, default=6
-            Number of eigenvalues, less than n_x.
-        **options : dict
-            Passed to `scipy.sparse.linalg.eigsh`.
-
-        Returns
-        -------
-        values : ndarray of shape (k,)
-            Eigenvalues in ascending order.
-        vectors : ndarray of shape (n_x, k)
-            One column per eigenvalue.
-
-        Raises
-        ------
-        ValueError
-            If the operator is not symmetric.
-        """
-        self._check_symmetric("Eigenvalues")
-        if check_integer("k", k) >= self.shape[0]:
-            raise ValueError(f"k must be less than {self.shape[0]}, the number of rows, got {k}.")
-        # Use a fixed start, so that every call gives the same result.
-        start = np.random.default_rng(0).uniform(-1, 1, self.shape[0]).astype(self.dtype)
-        return scipy.sparse.linalg.eigsh(self, k, **{"v0": start, **options})
-
-    def cg(self, b: Array, *, ridge: float = 0.0, **options: Any) -> np.ndarray:
-        """Solve (operator + ridge * identity) x = b by conjugate gradients and return x.
-
-        Parameters
-        ----------
-        b : array-like of shape (n_x,)
-            Right-hand side.
-        ridge : float, default=0.0
-            At least 0. With 0, most right-hand sides have no solution, because the operator has at
-            most as many positive eigenvalues as features.
-        **options : dict
-            Passed to `scipy.sparse.linalg.cg`, such as ``rtol``, ``maxiter`` and ``M``.
-
-        Returns
-        -------
-        ndarray of shape (n_x,)
-            The solution.
-
-        Raises
-        ------
-        ValueError
-            If the operator is not symmetric, or `ridge` is negative.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If the iterations end before the tolerance is reached.
-        """
-        self._check_symmetric("Conjugate gradients")
-        if isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= ridge < np.inf:
-            raise ValueError(f"ridge must be a number >= 0, got {ridge!r}.")
-        with naming("b"):
-            check_are_numbers("b", b)
-            b = check_array(b, dtype=self.dtype, ensure_2d=False, input_name="b")
-        if b.shape != self.shape[:1]:
-            raise ValueError(f"b must have shape {self.shape[:1]}, got {b.shape}.")
-        shifted = scipy.sparse.linalg.LinearOperator(
-            self.shape, matvec=lambda v: self._matvec(v) + ridge * v, dtype=self.dtype
-        )
-        solution, n_iter = scipy.sparse.linalg.cg(shifted, b, **options)
-        if n_iter > 0:
-            warnings.warn(
-                f"Conjugate gradients stopped after {n_iter} iterations before they converged: "
-                f"raise maxiter, rtol or ridge={ridge!r}.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        return solution
-
-    def _check_symmetric(self, what):
-        if not self.is_symmetric:
-            raise ValueError(
-                f"{what} need a symmetric operator: leave Y=None and use a feature_map that maps "
-                "both sides alike (is_symmetric)."
-            )
 
 
 def _checked(feature_map, name, X):

@@ -1,14 +1,14 @@
 """The approximate kernel matrix as an operator, against the matrix itself."""
 
 import pickle
-from functools import partial
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from instances import KERNELS, MECHANISMS, make
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from scipy.sparse.linalg import aslinearoperator, cg, eigsh
+from sklearn.exceptions import NotFittedError
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -104,41 +104,28 @@ def test_single_precision_is_kept_where_both_sides_have_it():
     assert single.dtype == np.float32
     expected = feature_map.approximate_kernel(X, Y).sum(axis=1)
     assert_allclose(single @ np.ones(25, "f"), expected, rtol=1e-5)
-    solution = KernelOperator(feature_map, single_X).cg(X[:, 0], ridge=1.0, rtol=1e-4)
-    assert solution.dtype == np.float32
 
 
 def test_eigenvalues_and_solutions_are_those_of_the_matrix():
     operator, matrix = KernelOperator(fitted(), X), fitted().approximate_kernel(X)
-    values, vectors = operator.eigsh(k=4)
+    values, vectors = eigsh(operator, k=4)
     assert_allclose(values, np.linalg.eigvalsh(matrix)[-4:], rtol=1e-9)
     assert_allclose(operator @ vectors, vectors * values, atol=1e-9 * values.max())
-    # A copy finds the same.
-    np.testing.assert_array_equal(values, pickle.loads(pickle.dumps(operator)).eigsh(k=4)[0])
+    copy = pickle.loads(pickle.dumps(operator)) + 0.1 * aslinearoperator(sp.eye_array(40))
+    solution, _ = cg(copy, X[:, 0], rtol=1e-12)
     expected = np.linalg.solve(matrix + 0.1 * np.eye(40), X[:, 0])
-    solution = operator.cg(X[:, 0], ridge=0.1, rtol=1e-12)
     assert_allclose(solution, expected, rtol=1e-8, atol=1e-10)
-    with pytest.warns(ConvergenceWarning, match="stopped after 1 iterations .* ridge=0.1"):
-        operator.cg(X[:, 0], ridge=0.1, maxiter=1)
 
 
 def test_what_makes_no_sense_is_refused():
-    feature_map, asymmetric = fitted(), HybridRF(64, random_state=0).fit(X)
-    operator, pairs = KernelOperator(feature_map, X), KernelOperator(feature_map, X, Y)
-    b, needs_symmetry = X[:, 0], "need a symmetric operator: leave Y=None"
-    for call, arguments, said in (
-        (KernelOperator(asymmetric, X).eigsh, (), needs_symmetry),
-        (KernelOperator(feature_map, X, X).cg, (b,), needs_symmetry),
-        (pairs.trace, (), r"square operator, got shape \(40, 25\)"),
+    feature_map = fitted()
+    for call, arguments, message in (
+        (KernelOperator(feature_map, X, Y).trace, (), r"square operator, got shape \(40, 25\)"),
         (KernelOperator, (feature_map, X[:, :3]), "X has 3 features, but feature_map was .* 5"),
         (KernelOperator, (feature_map, X, Y[:, :3]), "Y has 3 features"),
         (KernelOperator, (feature_map, X * np.nan), "X contains NaN"),
-        (operator.eigsh, (40,), "k must be less than 40"),
-        (operator.eigsh, (0,), "k must be an integer >= 1, got 0"),
-        (partial(operator.cg, ridge=-1.0), (b,), "ridge must be a number >= 0, got -1.0"),
-        (operator.cg, (b[:3],), r"b must have shape \(40,\), got \(3,\)"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             call(*arguments)
     with pytest.raises(NotFittedError):
         KernelOperator(OptimalPositiveRF(), X)
