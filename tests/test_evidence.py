@@ -42,11 +42,10 @@ def test_each_chain_of_a_list_is_as_if_its_evidence_were_the_models(kind):
     logs, paths = chain.decode(unary=unaries)
     assert_allclose(chain.log_prob(paths, unary=unaries), logs)
     for i, one in enumerate(alone):
-        for method in ("marginals", "max_marginals"):
-            of_list, own = getattr(chain, method)(unary=unaries)[i], getattr(one, method)()
-            assert len(of_list) == len(own) and type(of_list) is type(own)
-            for actual, expected in zip(of_list, own, strict=True):
-                assert_allclose(actual, expected, atol=1e-14)
+        of_list, own = chain.marginals(unary=unaries)[i], one.marginals()
+        assert len(of_list) == len(own) and type(of_list) is type(own)
+        for actual, expected in zip(of_list, own, strict=True):
+            assert_allclose(actual, expected, atol=1e-14)
         assert_allclose(logs[i], one.decode()[0])
         assert_array_equal(paths[i], one.decode()[1])
         assert_allclose(chain.log_partition(unary=unaries[i]), one.log_partition())
@@ -60,9 +59,7 @@ def test_chains_one_after_the_other_come_back_so():
     chain, unaries, _ = each("features")
     given, listed = {"unary": STACKED, "lengths": LENGTHS}, {"unary": unaries}
     assert_allclose(chain.log_partition(**given), chain.log_partition(**listed))
-    for method in ("marginals", "max_marginals"):
-        expected = np.vstack(getattr(chain, method)(**listed))
-        assert_allclose(getattr(chain, method)(**given), expected)
+    assert_allclose(chain.marginals(**given), np.vstack(chain.marginals(**listed)))
     logs, path = chain.decode(**given)
     assert_array_equal(path, np.concatenate(chain.decode(**listed)[1]))
     assert_allclose(chain.log_prob(path, **given), logs)
@@ -267,8 +264,6 @@ def test_the_log_partition_of_a_forest_adds_up():
         log_prob, states = forest.decode()
         assert_allclose(log_prob, logs.max())
         assert_allclose(forest.log_prob(states), log_prob)
-        for largest in forest.max_marginals():
-            assert_allclose(largest.max(), log_prob)
         draws = forest.sample(4000, random_state=0)
         assert_drawn_from(draws[:, [0, 1, 3]], shares.sum(axis=(2, 4, 5)))
         assert_drawn_from(draws[:, [2, 4, 5]], shares.sum(axis=(0, 1, 3)))

@@ -222,7 +222,7 @@ def tree(arrays):
     edges = arrays.laid(np.array([[0, 1], [0, 2], [2, 3]]))
     model = TreeMRF(edges, arrays(9, 3), arrays(4, 9), feature_map=MAP())
     states = arrays.laid(np.random.default_rng(1).integers(0, 9, size=(5, 4)))
-    yield model.log_partition(), model.marginals(), model.log_prob(states), model.max_marginals()
+    yield model.log_partition(), model.marginals(), model.log_prob(states), model.decode()
     yield model.log_prob_gradient(states)
 
 

@@ -87,8 +87,8 @@ class BeliefPropagation:
         """The sweep of sums to the roots, which all results of a field build on."""
         return self.upward()
 
-    def downward(self, up, kind="sums"):
-        """Return the result of a sweep from the roots, given one to them.
+    def downward(self):
+        """Return the result of a sweep from the roots, after that of sums to them.
 
         Returns
         -------
@@ -99,11 +99,11 @@ class BeliefPropagation:
         details : dict of int to ndarray
             As in `Upward`, for the messages from parents.
         """
-        beliefs, rests, details = list(up.beliefs), {}, {}
+        beliefs, rests, details = list(self._up.beliefs), {}, {}
         for i, parent in self.parents.items():
-            rest = differences(beliefs[parent], up.messages[i])
+            rest = differences(beliefs[parent], self._up.messages[i])
             rests[i] = rest - _tops(rest)
-            message, details[i] = getattr(self.pairs[i].turned, kind)(rests[i])
+            message, details[i] = self.pairs[i].turned.sums(rests[i])
             beliefs[i] = beliefs[i] + message
         return beliefs, rests, details
 
@@ -156,14 +156,14 @@ class BeliefPropagation:
 
     def marginals(self):
         """Return the distribution of every variable."""
-        beliefs, _, _ = self.downward(self._up)
+        beliefs, _, _ = self.downward()
         return [softmax(values, axis=-1) for values in beliefs]
 
     def edge_marginals(self, child):
         """Return the joint distribution of a variable and its parent, (n_parent, n_child)."""
         n, m = self.pairs[child].shape
         check_fits(16 * n * m, f"embeddings of {n} and {m} states", "their joint distribution")
-        _, rests, _ = self.downward(self._up)
+        _, rests, _ = self.downward()
         return softmax(rests[child][:, None] + self.pairs[child].matrix + self._up.beliefs[child])
 
     def decode(self):
@@ -176,13 +176,6 @@ class BeliefPropagation:
         for i, parent in self.parents.items():
             states[i] = up.details[i][states[parent]]
         return float(total + up.scale) - self.log_partition, states
-
-    def max_marginals(self):
-        """Return the largest log probability with every state of every variable."""
-        up = self.upward("maxima")
-        top = sum(up.beliefs[i].max() for i in self.roots) + up.scale - self.log_partition
-        beliefs, _, _ = self.downward(up, "maxima")
-        return [values - values.max() + top for values in beliefs]
 
     def sample(self, n, rng):
         """Return draws, (n, n_variables)."""
@@ -211,7 +204,7 @@ class BeliefPropagation:
             samples.
         """
         up = self._up
-        beliefs, rests, details = self.downward(up)
+        beliefs, rests, details = self.downward()
         of_pairs = {}
         for pair, edges in self._children.items():
             left, from_left, right, from_right, messages = (

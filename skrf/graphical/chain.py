@@ -528,36 +528,6 @@ class ChainMRF(FieldModel):
         value = logs[0] if evidence.layout == "one" else np.array(logs)
         return value, evidence.arranged(list(paths))
 
-    def max_marginals(
-        self,
-        length: int | None = None,
-        *,
-        unary: Array | Sequence[Array] | None = None,
-        lengths: Array | None = None,
-    ) -> np.ndarray | list[np.ndarray]:
-        """Return, for every state, the log probability of the best path through it.
-
-        Like `decode`, this takes time quadratic in the number of states.
-
-        Parameters
-        ----------
-        length : int, default=None
-            Number of variables; None takes it from the evidence or the embeddings.
-        unary : array-like or list of array-like, default=None
-            Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
-            of such arrays; with `lengths`, an array of concatenated chains.
-        lengths : array-like of int, default=None
-            Lengths of the concatenated chains.
-
-        Returns
-        -------
-        ndarray of shape (length, n), or list of ndarray of shape (n_t,)
-            The largest entry of every row is the log probability that `decode` returns.
-        """
-        evidence = self._evidence(length, unary, lengths)
-        results = self._each(evidence, lambda field: stacked(field.max_marginals()))
-        return evidence.arranged(results)
-
     @overload
     def sample(
         self, length: int | None = None, n: int = 1, *, random_state: RandomState = None

@@ -240,18 +240,6 @@ class TreeMRF(FieldModel):
         """
         return self._belief_propagation().decode()
 
-    def max_marginals(self) -> list[np.ndarray]:
-        """Return, for every state, the log probability of the best assignment that has it.
-
-        Like `decode`, this takes time quadratic in the number of states.
-
-        Returns
-        -------
-        list of ndarray of shape (n_i,)
-            One array per variable; its largest entry is the log probability that `decode` returns.
-        """
-        return self._belief_propagation().max_marginals()
-
     def sample(self, n: int = 1, *, random_state: RandomState = None) -> np.ndarray:
         """Draw assignments exactly from the model with the approximate potentials.
 
