@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -433,19 +433,6 @@ class ChainMRF(FieldModel):
                 results[place] = stacked(own)
         return evidence.arranged(results)
 
-    @overload
-    def edge_marginals(self, length: int | None = None, position: int = 0) -> np.ndarray: ...
-
-    @overload
-    def edge_marginals(
-        self,
-        length: None = None,
-        position: int = 0,
-        *,
-        unary: Array | Sequence[Array],
-        lengths: Array | None = None,
-    ) -> np.ndarray | list[np.ndarray]: ...
-
     def edge_marginals(
         self,
         length: int | None = None,
@@ -482,18 +469,6 @@ class ChainMRF(FieldModel):
         joint = self._each(evidence, lambda field: field.edge_marginals(position + 1))
         return joint[0] if evidence.layout == "one" else joint
 
-    @overload
-    def decode(self, length: int | None = None) -> tuple[float, np.ndarray]: ...
-
-    @overload
-    def decode(
-        self,
-        length: None = None,
-        *,
-        unary: Array | Sequence[Array],
-        lengths: Array | None = None,
-    ) -> tuple[float | np.ndarray, np.ndarray | list[np.ndarray]]: ...
-
     def decode(
         self,
         length: int | None = None,
@@ -527,22 +502,6 @@ class ChainMRF(FieldModel):
         logs, paths = zip(*self._each(evidence, BeliefPropagation.decode), strict=True)
         value = logs[0] if evidence.layout == "one" else np.array(logs)
         return value, evidence.arranged(list(paths))
-
-    @overload
-    def sample(
-        self, length: int | None = None, n: int = 1, *, random_state: RandomState = None
-    ) -> np.ndarray: ...
-
-    @overload
-    def sample(
-        self,
-        length: None = None,
-        n: int = 1,
-        *,
-        unary: Array | Sequence[Array],
-        lengths: Array | None = None,
-        random_state: RandomState = None,
-    ) -> np.ndarray | list[np.ndarray]: ...
 
     def sample(
         self,
