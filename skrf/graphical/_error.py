@@ -19,8 +19,6 @@ from ..exceptions import FeatureCollapseWarning
 _BLOCK = 2**22  # entries of exact potentials held at once
 _N_STATES = 256  # of a position that are taken at least: no more than other sums go over
 _TOLERATED = 0.1  # nats by which bounds may exclude the value without a collapse
-_VARIATION = 0.15  # of marginals, from which a warning says so
-_LARGE, _LESS = 0.1, 10.0  # share of a trapped state, and how much less another draw gives it
 _ROUNDING = 1e-9  # of the logarithms
 
 
@@ -36,13 +34,6 @@ class ErrorReport:
         Estimate of the exact kernel's log partition function.
     lower, upper : float
         Guaranteed bounds, up to rounding, on the exact kernel's log partition function.
-    marginal_error : float
-        Estimate of the total variation distance between the marginals and those of the exact
-        kernel, averaged over variables and obtained from the distances between three draws of the
-        features. NaN for a frozen map, which cannot be drawn again.
-    trapped : tuple of (int, int)
-        Pairs (variable, state) whose marginal is above a tenth, but with two other draws less than
-        a tenth of that value; one variable per state.
 
     See Also
     --------
@@ -54,11 +45,9 @@ class ErrorReport:
     log_partition: float
     lower: float
     upper: float
-    marginal_error: float = 0.0
-    trapped: tuple = ()
 
 
-def reported(log_partition, bounds, marginals, others):
+def reported(log_partition, bounds):
     """Return an `ErrorReport`, and warn if it says that features have collapsed.
 
     To be called from a public method, so that the warning points to the user's code.
@@ -69,46 +58,20 @@ def reported(log_partition, bounds, marginals, others):
         Log partition function of the approximate potentials.
     bounds : tuple of float
         Estimate of the exact one, and its bounds.
-    marginals : list of ndarray
-        Those of the approximate potentials.
-    others : tuple of list of ndarray or None
-        Those of two other draws; None if there are none.
     """
     value, lower, upper = bounds
     lower = min(lower, upper)  # rounding
     value = float(min(max(value, lower), upper))
-    beyond, troubles = max(lower - log_partition, log_partition - upper), []
-    if beyond > max(_TOLERATED, _ROUNDING * abs(value)):
-        troubles.append(
-            f"the log partition function is {log_partition:.6g}, that of the exact kernel lies "
-            f"from {lower:.6g} to {upper:.6g}"
-        )
-    gap, trapped = np.nan, {}
-    if others is not None:
-        one, two = (_variation(marginals, other) for other in others)
-        # Of independent errors, squares add up: a draw that alone is wrong is far from both others.
-        gap = np.sqrt(max(one**2 + two**2 - _variation(*others) ** 2, 0.0) / 2)
-        for variable, (a, *rest) in enumerate(zip(marginals, *others, strict=True)):
-            is_trapped = (a > _LARGE) & (np.maximum(*rest) < a / _LESS)
-            for state in np.flatnonzero(is_trapped).tolist():
-                trapped.setdefault(state, variable)
-        if gap > _VARIATION:
-            troubles.append(f"marginals are off by about {gap:.2g} in total variation")
-    if troubles:
+    excess = max(lower - log_partition, log_partition - upper)
+    if excess > max(_TOLERATED, _ROUNDING * abs(value)):
         warnings.warn(
-            f"Random features are too few or have collapsed: {', and '.join(troubles)}. "
+            "Random features are too few or have collapsed: the log partition function is "
+            f"{log_partition:.6g}, that of the exact kernel lies from {lower:.6g} to {upper:.6g}. "
             'Use feature_map="exact", more columns, AdaptiveRF, or smaller embeddings.',
             FeatureCollapseWarning,
             stacklevel=3,
         )
-    named = tuple((variable, state) for state, variable in trapped.items())
-    error = value - float(log_partition)
-    return ErrorReport(error, value, float(lower), float(upper), float(gap), named)
-
-
-def _variation(one, other):
-    """Return the mean total variation between distributions of variables."""
-    return np.mean([np.abs(a - b).sum() / 2 for a, b in zip(one, other, strict=True)])
+    return ErrorReport(value - float(log_partition), value, float(lower), float(upper))
 
 
 def estimate(left, right, length, *, unary=None, n_products=9):

@@ -5,12 +5,10 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from .._memory import check_fits
 from .._sums import LogMatrix
-from .._validation import draft_of, naming
-from ..features import frozen_kernel
+from .._validation import naming
 from ._belief_propagation import BeliefPropagation
 from ._corrections import Corrected, corrected
 from ._evidence import check_unary
@@ -20,12 +18,9 @@ from ._potentials import (
     LowRank,
     Maps,
     check_embeddings,
-    default_map,
     fitted_maps,
     log_features,
 )
-
-_OTHER_SEEDS = 2**31 - 2, 2**31 - 3  # of draws that a report compares with
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,26 +170,6 @@ class FieldModel(MaximumLikelihood):
     def _evidence_given(self):
         """The learned log potentials of states, or those of the parameter, or None."""
         return self.unary_ if hasattr(self, "unary_") else self._own("unary")
-
-    def _of_other_draws(self, function):
-        """Return a function of the model with two other draws of the features, or None.
-
-        A frozen map has none; where the kernel is exact they are the same model.
-        """
-        if not self._model.maps.sides:
-            return (function(self),) * 2
-        if self.feature_map is not None and frozen_kernel(self.feature_map) is not None:
-            return None
-        tables, results = shaped(self._model.tables), []
-        for seed in _OTHER_SEEDS:
-            other = draft_of(self)
-            feature_map = default_map() if self.feature_map is None else clone(self.feature_map)
-            names = [name for name in feature_map.get_params() if name.endswith("random_state")]
-            feature_map.set_params(**{name: seed - 2 * i for i, name in enumerate(names)})
-            other.feature_map, other.unary = feature_map, self._evidence_given
-            other.embeddings, other.later = tables["embeddings"], tables.get("later")
-            results.append(function(other))
-        return tuple(results)
 
     # ---------------------------------------------------------------- learning
 

@@ -8,14 +8,12 @@ import numpy as np
 
 from .._sums import log_sum_exp
 from .._typing import Array, RandomState, Transformer
-from .._validation import check_integer, draft_of, naming
+from .._validation import check_integer, naming
 from ._belief_propagation import ANY, BeliefPropagation, check_draws, distinct_pairs
 from ._error import ErrorReport, estimate, reported
 from ._evidence import Evidence, check_states, split, together, unary_of
 from ._model import FieldModel, added, shaped, stacked
 from ._potentials import as_array, as_generator
-
-_REPORTED = 50  # variables whose marginals a report compares, where the length is free
 
 
 class ChainMRF(FieldModel):
@@ -342,8 +340,7 @@ class ChainMRF(FieldModel):
         extrapolated. With length - 1 products or more, everything is exact and the bounds meet.
         With evidence, a product has one column per position. With separate embeddings per position,
         exact sums over some of the states of each position replace the products, and the upper
-        bound is crude. The error of marginals is estimated from two other draws of the features,
-        for at most 50 variables if the chain has no fixed length.
+        bound is crude.
 
         Parameters
         ----------
@@ -358,14 +355,12 @@ class ChainMRF(FieldModel):
         -------
         ErrorReport
             The estimated ``error`` in nats, exact minus approximate, the estimate of the exact
-            ``log_partition``, its ``lower`` and ``upper`` bounds, the ``marginal_error``, and
-            ``trapped`` states.
+            ``log_partition``, and its ``lower`` and ``upper`` bounds.
 
         Warns
         -----
         FeatureCollapseWarning
-            If the bounds exclude the approximate log partition function by more than 0.1, or the
-            error of marginals is above 0.15.
+            If the bounds exclude the approximate log partition function by more than 0.1.
 
         Examples
         --------
@@ -383,22 +378,20 @@ class ChainMRF(FieldModel):
             evidence = self._evidence(length, unary, None)
             if evidence.layout != "one":
                 raise ValueError("unary must be the evidence of one chain in a report.")
-            held = draft_of(self, forget=False)
-            held.unary = evidence.chains[0]
-            vars(held).pop("unary_", None)
-            return held.report(n_products=n_products)
-        length = self._length(length)
+            (unary,) = evidence.chains
+            length = len(unary)
+            log_partition = self._belief_propagation(length, unary).log_partition
+        else:
+            length = self._length(length)
+            log_partition = self._log_partition(length)
+            if self._evidence_given is not None:
+                unary = self._unary_of(self._model.sizes(length))
         tables, sigma = self._model.tables, self._model.maps.sigma
         left = [sigma * X for X in tables["embeddings"]]
         right = [sigma * X for X in tables.get("later", tables["embeddings"])]
         sides = (left[0], right[0]) if len(left) == 1 else (left[:-1], right[1:])
-        unary = None
-        if self._evidence_given is not None:
-            unary = self._unary_of(self._model.sizes(length))
         bounds = estimate(*sides, length, unary=unary, n_products=n_products)
-        size = length if self._own_length is not None else min(length, _REPORTED)
-        others = self._of_other_draws(lambda model: model.marginals(size))
-        return reported(self._log_partition(length), bounds, self.marginals(size), others)
+        return reported(log_partition, bounds)
 
     # ---------------------------------------------------------------- marginals and samples
 
