@@ -186,7 +186,5 @@ def corrected_table(pair):
     exact = pair.embeddings @ pair.embeddings.T
     added = np.minimum(pair.log_factor, np.diag(exact - logs) / 2)
     logs = logs + added + added[:, None]
-    is_near = np.zeros(logs.shape, dtype=bool)
-    is_near[np.arange(len(logs))[:, None], pair.near] = True
-    is_exact = is_near & (logs < exact - 1e-9)
+    is_exact = np.eye(len(logs), dtype=bool) & (logs < exact - 1e-9)
     return np.where(is_exact, exact, logs), is_exact

@@ -1,4 +1,4 @@
-"""Features of the same states on both sides: the cap, near pairs, and what they change."""
+"""Features of the same states on both sides: the cap, the remainder, and what they change."""
 
 import importlib
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fields import assert_drawn_from, assert_gradient, corrected_table
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 
 from skrf import AdaptiveRF, OptimalPositiveRF
 from skrf.graphical import ChainMRF, TreeMRF
-from skrf.graphical._corrections import Corrected, near_states
+from skrf.graphical._corrections import Corrected
 
 RNG = np.random.default_rng(0)
 STATES = RNG.normal(size=(60, 3)) * 0.7
@@ -28,8 +28,8 @@ def test_potentials_are_their_definition(name):
     chain = ChainMRF(STATES, feature_map=MAPS[name])
     pair = chain._model.pair(0, 1)
     table, is_exact = corrected_table(pair)
-    assert isinstance(pair, Corrected) and 60 < is_exact.sum() < 1800
-    is_capped = pair.added < pair.log_factor
+    assert isinstance(pair, Corrected) and 0 < is_exact.sum() < 60
+    is_capped = pair.log_scales < pair.log_factor
     assert 0 < is_capped.sum() < 60
     assert (np.diag(table) >= np.sum(STATES**2, axis=1) - 1e-9).all()  # the cap is the kernel
     for one, expected in ((pair, table), (pair.turned, corrected_table(pair.turned)[0])):
@@ -75,7 +75,7 @@ def test_paths_add_up(name, length):
 @every_map
 @pytest.mark.parametrize("sigma", [1.0, 0.8])
 def test_gradients_hold_the_correction(name, sigma):
-    """The factor and the near states stay as fit keeps them; the cap and the rests move."""
+    """The factor stays as fit keeps it; the cap and the remainders move."""
     held = MAPS[name]
     if sigma != 1.0:
         held = FrozenEstimator(clone(held).set_params(sigma=sigma, kernel="softmax").fit(STATES))
@@ -98,7 +98,7 @@ def test_gradients_hold_the_correction(name, sigma):
     with pytest.warns(UserWarning, match="max_iter"):
         chain.fit(paths)
     assert_allclose(chain.log_prob(paths).sum(), chain.history_[-1], rtol=1e-12)
-    assert chain._model.maps.correction is first.maps.correction
+    assert chain._model.maps.log_factor == first.maps.log_factor
 
 
 @pytest.mark.parametrize("make", [lambda k: OptimalPositiveRF(256), lambda k: AdaptiveRF(128)])
@@ -114,21 +114,6 @@ def test_chains_are_right_whatever_the_draw(make):
         other = ChainMRF(embeddings, embeddings, feature_map=make(seed), random_state=seed)
         raw.append(other.log_partition(50) - value)
     assert np.abs(raw).max() > 3
-
-
-def test_near_states_are_mutual_and_ties_are_told_apart():
-    near = near_states(STATES)
-    assert near.shape[1] <= 33
-    pairs = {(i, j) for i, row in enumerate(near.tolist()) for j in row}
-    assert all((j, i) in pairs for i, j in pairs) and all((i, i) in pairs for i in range(60))
-    assert all((i, 40 + i) in pairs for i in range(20))
-    # All equally far from each other: those of near numbers are taken, on any processor.
-    near = near_states(np.eye(200))
-    assert np.abs(near - np.arange(200)[:, None]).max() <= 33
-    assert_array_equal(near, near_states(3.0 * np.eye(200)))
-    assert_array_equal(near_states(np.zeros((20_001, 1))), np.arange(20_001)[:, None])
-    for n in (1, 2, 5):
-        assert near_states(np.zeros((n, 2))).shape == (n, n)
 
 
 def test_a_step_is_timed_as_fit_takes_it(monkeypatch):

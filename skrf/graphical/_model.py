@@ -66,7 +66,7 @@ class Model:
         if slots not in self._pairs:
             if self.maps.sides:
                 sides = tuple(self._features_at(k, slot) for k, slot in enumerate(slots))
-                if self.maps.correction is None:
+                if self.maps.log_factor is None:
                     pair = LowRank(sides, all(len(of) == 1 for of in self.tables.values()))
                 else:
                     pair = Corrected.of(self.maps, sides, self.tables["embeddings"][0])

@@ -316,14 +316,14 @@ class Maps:
         Maps of the left and of the right side; empty for "exact".
     sigma : float, default=1.0
         Features are those of exp(sigma^2 u.v).
-    correction : tuple, default=None
-        The `log_factor` and `near` of `Corrected` if the states of both sides are the same.
+    log_factor : float, default=None
+        That of `Corrected` if the states of both sides are the same; None means no correction.
     """
 
     feature_map: object
     sides: tuple
     sigma: float = 1.0
-    correction: tuple | None = None
+    log_factor: float | None = None
 
 
 def default_map():

@@ -197,7 +197,7 @@ class CorrectedChannel:
     def no_counts(self):
         """Return zeros for the counts of the potential."""
         features = [np.zeros(side.logs.shape) for side in self.pair.raw]
-        return [*features, np.zeros(self.pair.near.shape)]
+        return [*features, np.zeros(self.pair.shape[0])]
 
     def counts_of(self, counts):
         """Return the counts of the potential."""
@@ -250,7 +250,7 @@ class Model:
         self.dtype = dtype = np.dtype(dtype)
         move, emit = maps
         shared = is_local, dtype
-        self.in_logs = move.correction is not None
+        self.in_logs = move.log_factor is not None
         if self.in_logs:
             self.transition = CorrectedChannel(move, embeddings, ("states", "targets"))
         else:

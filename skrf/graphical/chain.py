@@ -368,7 +368,7 @@ class ChainMRF(FieldModel):
         >>> from skrf import AdaptiveRF
         >>> from skrf.graphical import ChainMRF
         >>> embeddings = np.random.default_rng(0).normal(size=(50, 4)) / 4
-        >>> chain = ChainMRF(embeddings, feature_map=AdaptiveRF(64), random_state=0)
+        >>> chain = ChainMRF(embeddings, feature_map=AdaptiveRF(256), random_state=0)
         >>> report = chain.report(20)
         >>> abs(report.error) < 0.1 and report.lower <= report.log_partition <= report.upper
         True
