@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, Y, fitted
-from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
 from skrf import (
@@ -27,7 +26,7 @@ from skrf.features._clusters import (
     spatial_order,
     unique_rows,
 )
-from skrf.features.adaptive import Mixture, _near_sums, _Points, _RowSumScore
+from skrf.features.adaptive import Mixture, _near_sums, _Points
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
@@ -65,7 +64,7 @@ def test_adaptive_with_share_one_is_dense():
     adaptive = fitted("AdaptiveRF", keys=None, share=1.0, coupling="orthogonal")
     dense = fitted("DenseExponentialRF", keys=None)
     assert_allclose(adaptive.transform(Y), dense.transform(Y), rtol=1e-9)
-    assert adaptive.centers_.shape[0] == 0 and adaptive.choice_scores_ == {}
+    assert adaptive.centers_.shape[0] == 0 and adaptive.share_ == 1
 
 
 def test_adaptive_places_its_centers():
@@ -135,7 +134,8 @@ def test_weights_move_centers():
     half = np.where(np.arange(60) < 30, 1e-300, 1e300)
     for uneven, mean in ((weights, np.average(Z, axis=0, weights=weights)), (half, Z[30:].mean(0))):
         assert_allclose(one.fit(Z, sample_weight=uneven).centers_, 2 * mean[None], atol=1e-9)
-    assert AdaptiveRF(16).fit(Z, sample_weight=np.geomspace(1e-300, 1e300, 60)).choice_scores_
+    uneven = AdaptiveRF(16).fit(Z, sample_weight=np.geomspace(1e-300, 1e300, 60))
+    assert np.isfinite(uneven.omega_).all()
     labels = np.arange(60) % 3
     classes = AdaptiveRF(2, centers="classes", random_state=0)
     with pytest.raises(ValueError, match="at most 2"):
@@ -167,24 +167,6 @@ def test_equal_keys_draw_centers_by_their_number():
     assert_allclose(np.mean(centers > 0), 0.9, atol=0.06)
 
 
-def test_scores_leave_out_all_equal_rows():
-    """Weighted sums over other rows of the class, against repeated rows pair by pair."""
-    rng = np.random.default_rng(0)
-    rows, weights, labels = rng.normal(size=(20, 2)), rng.integers(1, 5, 20), np.arange(20) % 2
-    points = _Points(rows, weights / weights.max(), np.zeros(20), labels)
-    score = _RowSumScore(points, points, rng, lambda key, power, make: make())
-    mixture = Mixture(np.ones(2), np.eye(2), rows, 1.0, 0.2)
-    drawn = mixture.draw(rng.normal(size=(30, 2)), rng)
-    log_weights = -np.sum(drawn**2, axis=1) / 2 - mixture.log_density(drawn)
-    group = np.repeat(np.arange(20), weights)
-    X, classes = rows[group], labels[group]
-    exact = np.exp(-cdist(X, X, "sqeuclidean") / 2)
-    F = np.exp(X @ drawn.T + log_weights / 2 - np.sum(X**2, axis=1)[:, None])
-    counts = (group[:, None] != group) & (classes[:, None] == classes)
-    errors = np.log((F @ F.T / 30 * counts).sum(axis=1)) - np.log((exact * counts).sum(axis=1))
-    assert_allclose(score(mixture, drawn, log_weights), np.median(np.abs(errors)), rtol=1e-10)
-
-
 def test_partial_fit_tells_why_it_is_absent():
     for feature_map, learnt in (
         (AdaptiveRF(), "centres of clusters"),
@@ -198,45 +180,26 @@ def test_partial_fit_tells_why_it_is_absent():
             feature_map.partial_fit(X)
 
 
-def test_other_queries_judge_the_clusters_of_balanced_ones():
-    """Centres at rows that never come again look perfect to those rows, and to no others."""
-    lone = AdaptiveRF(60, kernel="softmax", asymmetric=True, random_state=0)
-    shares = [
-        lone.fit(queries, keys=keys).share_
-        for queries, keys in np.random.default_rng(0).normal(size=(10, 2, 60, 16))
-    ]
-    # Seen: 0.5, and 0 where queries judge their own centres.
-    assert np.mean(np.equal(shares, 1.0)) > 0.25
-    rng = np.random.default_rng(0)
-    spots = 2 * rng.normal(size=(6, 8))
-    queries, keys = (np.repeat(spots, 10, axis=0) + 0.1 * rng.normal(size=(60, 8)) for _ in "qk")
-    kept = lone.fit(queries, keys=keys)
-    assert set(kept.choice_scores_) == {"kmeans", "random", "dense"}
-    best = min(kept.choice_scores_, key=kept.choice_scores_.get)
-    assert kept.share_ == {"kmeans": 0.3, "random": 0.2}[best]
-    assert len(kept.centers_) == 60  # from all queries, not the half that was tried
+def test_shares_of_the_dense_proposal():
+    """More of it if queries are balanced against keys, whose bumps other rows may miss."""
+    queries, keys = np.random.default_rng(0).normal(size=(2, 60, 3))
+    for centers, balanced in (("auto", 0.3), ("kmeans", 0.3), ("random", 0.2)):
+        adaptive = AdaptiveRF(20, kernel="softmax", centers=centers, random_state=0)
+        assert adaptive.fit(queries, keys=keys).share_ == 0.1
+        adaptive.set_params(asymmetric=True)
+        assert adaptive.fit(queries).share_ == 0.1
+        assert adaptive.fit(queries, keys=keys).share_ == balanced
+        adaptive.set_params(share=0.7)
+        assert adaptive.fit(queries, keys=keys).share_ == 0.7
     for few in (1, 2, 3):
-        assert np.isfinite(lone.fit(queries[:few], keys=keys).log_transform(queries)).all()
-    # Without keys a choice is between two, and the least score counts, too.
-    alone = AdaptiveRF(16, sigma=3.0, random_state=0).fit(X)
-    assert set(alone.choice_scores_) == {"kmeans", "dense"}
-    best = min(alone.choice_scores_, key=alone.choice_scores_.get)
-    assert alone.share_ == (1.0 if best == "dense" else 0.1)
+        assert np.isfinite(adaptive.fit(queries[:few], keys=keys).log_transform(queries)).all()
 
 
-def test_balanced_mixtures_are_judged_by_several_draws(monkeypatch):
-    pilots, judge = [], _RowSumScore.__call__
-
-    def judged(self, mixture, rows, log_weights):
-        pilots.append((mixture.share, rows))
-        return judge(self, mixture, rows, log_weights)
-
-    monkeypatch.setattr(_RowSumScore, "__call__", judged)
-    queries, keys = np.random.default_rng(0).normal(size=(2, 40, 3))
-    mechanism = AdaptiveRF(20, kernel="softmax", asymmetric=True, random_state=0)
-    mechanism.fit(queries, keys=keys)
-    dense = [rows for share, rows in pilots if share == 1.0]  # nothing but noise
-    assert len(np.unique(dense, axis=0)) == len(dense) > 1
+def test_parameters_of_bumps_are_refused_without_bumps():
+    for params in ({"centers": "kmeans"}, {"n_centers": 3}, {"tau": 2.0}):
+        (name, value) = next(iter(params.items()))
+        with pytest.raises(ValueError, match=f"^{name}={value!r} has no effect with share=1"):
+            AdaptiveRF(8, share=1, **params).fit(X)
 
 
 def test_adaptive_centers_of_classes():
@@ -245,7 +208,6 @@ def test_adaptive_centers_of_classes():
     Z = rng.normal(size=(100, 2)) + 6 * (labels == "b")[:, None]
     unfitted = AdaptiveRF(20, sigma=2.0, random_state=0)
     adaptive = clone(unfitted).fit(Z, labels)
-    assert set(adaptive.choice_scores_) == {"classes", "dense"}
     assert len(adaptive.centers_) == 20
     # By size, at least one each: the centres of a class lie among its samples.
     middle = adaptive.centers_ / 2 / adaptive.sigma_ + adaptive.offset_
@@ -291,7 +253,7 @@ def test_labels_of_every_container():
         AdaptiveRF(16, random_state=0).fit(Z, labels)
         for labels in (None, y, y[:, None], y == 1, y.tolist(), names, names.astype(object))
     )
-    assert set(labelled[0].choice_scores_) == {"classes", "dense"}
+    assert (labelled[0].omega_ != plain.omega_).any()
     for other in labelled[1:]:
         assert_array_equal(other.omega_, labelled[0].omega_)
     for several in (y.astype(float), np.c_[y, y], sp.csr_array(np.c_[y, 1 - y])):

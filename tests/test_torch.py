@@ -492,7 +492,7 @@ def test_wrong_arguments_are_named():
         masked(q, k, v, torch.ones(80, 80, dtype=torch.bool))
     with pytest.raises(ValueError, match="is_causal must be True, False or None, got 'yes'"):
         attend(q, k, v, is_causal="yes")
-    with pytest.raises(ValueError, match="(?s)AdaptiveRF.* learns choice_scores_"):
+    with pytest.raises(ValueError, match="(?s)AdaptiveRF.* learns mixture"):
         RandomFeatureAttention(AdaptiveRF(32)).fit(q, k, v)
     with pytest.raises(ValueError, match="is none of skrf's"):
         record_of(object())

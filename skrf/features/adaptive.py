@@ -6,10 +6,8 @@ used if both sides are multiplied by sqrt(p / q). Ours mixes the optimal dense p
 bounds the weights, with normal bumps around centres.
 """
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Literal
@@ -19,8 +17,7 @@ from scipy.spatial.distance import cdist
 from sklearn.utils import gen_batches
 
 from .. import variances
-from .._arrays import squared_norms
-from .._sums import LogMatrix, log_sum_exp
+from .._sums import log_sum_exp
 from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions
 from ..projections import CouplingLike, DenseProjection
@@ -32,24 +29,19 @@ from ._clusters import (
     systematic_counts,
 )
 from ._docs import document
-from ._sigma import weighted_median
 from .exponential import PrincipalAxesRandomFeatures
 from .nonlinearities import WeightedExponential
-from .streams import CENTERS, COUNTS, JUDGES, KEYS, OMEGA, PILOT, QUERIES, SUMS, rng_of
+from .streams import CENTERS, KEYS, OMEGA, QUERIES, SUMS, rng_of
 
-_PILOT_ROWS = 1000
+_SUM_QUERIES = 1000  # to which keys near them are drawn
 _CENTER_ROWS = 20_000
 _MOST = 2**40  # cap on the requested number of centres, above any number of rows
 _TAUS = 1e-100, 1e100  # so that their squares times those of rows stay finite
 _RANDOM_CENTERS = 1024
 _SHARE = 0.1
-# Scores up to which an estimate is of use, and within which two estimates are equally good.
-_OF_USE, _ALIKE = 10.0, 1e-3
-_ALONE = 1e-10  # share of a row's sum below which its neighbours are lost in rounding
 # A larger share serves sequences other than those of the fit. With random centres fewer of their
 # rows are far from every bump.
 _SHARE_BALANCED, _SHARE_BALANCED_RANDOM = 0.3, 0.2
-_PILOT_DRAWS_BALANCED = 4
 _FARTHEST = 1e50  # a sigma whose square and its inverse, times squares of rows, stay floats
 _SUM_ROWS = 32  # queries whose distances to all keys are held at once
 
@@ -126,14 +118,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     %(n_components)s
     centers : {"auto", "classes", "kmeans", "random"}, default="auto"
         Where the Gaussian bumps of the proposal are placed: at the centres of clusters found within
-        each class of y ("classes") or among all rows ("kmeans"), or at random rows ("random"); with
-        ``share=1`` there are no bumps. "auto" uses pilot draws, which are then discarded, to
-        compare clusters (within classes if `fit` gets class labels) with no bumps. It keeps the
-        option whose row sums of the kernel (over the rows of the same class) are closest to the
-        exact ones: no bumps if both are equally close, and clusters if the kernel is too narrow for
-        either to be useful. If queries are balanced against keys, it also tries random rows, and
-        scores bumps found on one half of the queries on the other half; the winning kind is then
-        placed again using all queries.
+        each class of y ("classes") or among all rows ("kmeans"), or at random rows ("random").
+        "auto" means "classes" if `fit` gets class labels, otherwise "kmeans".
     n_centers : int, default=None
         Number of bumps, at most the number of distinct rows. None means n_components clusters, or
         the larger of 1,024 and n_components random rows. Classes get clusters in proportion to
@@ -141,7 +127,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     tau : float or "auto", default="auto"
         Standard deviation of the bumps, from 1e-100 to 1e100.
     share : float in (0, 1] or "auto", default="auto"
-        Share of the dense proposal, which bounds the weights; 1 gives dense exponential features.
+        Share of the dense proposal, which bounds the weights; 1 gives dense exponential features,
+        without bumps.
         "auto" is 0.1; if queries are balanced against keys, it is 0.3 (0.2 with random rows), so
         that the map also works for other sequences.
     asymmetric : bool, default=False
@@ -161,9 +148,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     centers_ : ndarray of shape (n_centers, n_features)
         Centres of the bumps, on the scale of the projections (twice the scaled, shifted rows).
     share_ : float
-        The chosen share of the dense proposal.
-    choice_scores_ : dict
-        Scores of the options that were tried (lower is better); empty if there was only one.
+        The share of the dense proposal.
 
     Raises
     ------
@@ -236,6 +221,16 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         self.center = center
         self.random_state = random_state
 
+    def _sizes(self):
+        defaults = {"centers": "auto", "n_centers": None, "tau": "auto"}
+        for name, default in defaults.items() if self.share == 1 else ():
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} has no effect with share=1, which has no "
+                    f"bumps: leave {name}={default!r}, or take a smaller share."
+                )
+        return super()._sizes()
+
     def _terms(self, fitted):
         """Return None: components differ in law, and their counts are drawn jointly."""
 
@@ -243,28 +238,22 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         most = self._count_centers(), "n_centers or n_components"
         return class_labels(self.centers, y, kept, keys, *most)
 
-    # ---------------------------------------------------------------- choosing the mixture
+    # ---------------------------------------------------------------- the mixture
 
     def _learn_from_rows(self, learned, sample):
         queries = others = self._points(learned, sample, keys=False)
         if sample.keys is not sample.queries:
             others = self._points(learned, sample, keys=True)
-        candidates = self._candidates(learned, queries, others, sample)
-        learned.choice_scores_ = {}
-        name = next(iter(candidates))
-        if len(candidates) > 1 and min(len(queries), len(others)) > 1:
-            tried, judges, n_draws = candidates, queries, 1
-            if self._is_balanced(sample):
-                judges, n_draws = queries[1::2], _PILOT_DRAWS_BALANCED
-                tried = self._candidates(learned, queries[::2], others, sample)
-            shared = partial(self._shared, learned, sample)
-            score = _RowSumScore(judges, others, sample.rng(JUDGES), shared)
-            for name, mixture in tried.items():
-                pilots = (self._pilot(learned, sample, mixture, n) for n in range(n_draws))
-                learned.choice_scores_[name] = sum(score(mixture, *p) for p in pilots) / n_draws
-            name = _preferred(learned.choice_scores_)
-        learned.mixture = mixture = candidates[name]
-        learned.centers_, learned.share_ = mixture.centers, mixture.share
+        is_point = not np.ptp(np.vstack([queries.rows, others.rows]), axis=0).any()
+        if self.share == 1 or is_point:
+            centers, learned.share_ = np.empty((0, learned.n_features)), 1.0
+        else:
+            centers = self._find_centers(learned, queries, others, sample)
+            learned.share_ = self._share(sample)
+        tau = 1.0 if self.tau == "auto" else float(self.tau)
+        dense = learned.rho_, learned.rotation_
+        learned.mixture = Mixture(*dense, centers, tau, learned.share_)
+        learned.centers_ = centers
 
     def _is_balanced(self, sample):
         return self.asymmetric and sample.keys is not sample.queries
@@ -289,56 +278,32 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             log_factors = np.sum(points**2, axis=1) / 2 + points @ shift
         return _Points(points, weights, log_factors, None if labels is None else labels[chosen])
 
-    def _shared(self, learned, sample, key, power, make):
-        """Return make(), which is proportional to a power of sigma and computed for one sigma."""
-        # Under the softmax kernel, sigma may change more than the scale. Squares of rows times
-        # other sigmas may leave the range of floats.
-        is_scaled = self.kernel == "gaussian" and sample.keys is sample.queries
-        if not (is_scaled and 1 / _FARTHEST < learned.sigma < _FARTHEST):
-            return make()
-        scale = learned.sigma**power
-        return scale * sample.once(key, lambda: make() / scale)
-
-    def _pilot(self, learned, sample, mixture, n):
-        """Return draw number n of those that mixtures are judged by: rows and log weights."""
-        noise = sample.once(("noise", n), lambda: self._noise(learned, sample.rng(PILOT, n)))
-        return self._draw_rows(mixture, noise, sample.rng(COUNTS, n))
-
-    def _candidates(self, learned, queries, others, sample):
-        axes = learned.rho_, learned.rotation_
-        dense = Mixture(*axes, np.empty((0, learned.n_features)), 1.0, 1.0)
-        is_point = not np.ptp(np.vstack([queries.rows, others.rows]), axis=0).any()
-        if self.share == 1 or is_point:
-            return {"dense": dense}
+    def _find_centers(self, learned, queries, others, sample):
+        """Return the centres, found once for all sigmas where they are proportional to sigma."""
         if self.kernel == "gaussian" and others is queries:
             sums = replace(queries, rows=2 * queries.rows)  # a row is its own nearest neighbour
         else:
             sums = _near_sums(queries, others, sample.rng(SUMS))
-        tau = 1.0 if self.tau == "auto" else float(self.tau)
-        kinds, candidates = [self.centers], {}
-        if self.centers == "auto":
-            kinds = ["kmeans" if sums.labels is None else "classes"]
-            kinds += ["random"] if self._is_balanced(sample) else []
-        for kind in kinds:
-            place = partial(self._place_centers, kind, sums, sample.rng(CENTERS))
-            centers = self._shared(learned, sample, kind, 1, place)
-            candidates[kind] = Mixture(*axes, centers, tau, self._share_of(kind, sample))
-        if self.centers == "auto" and self.share == "auto":
-            candidates["dense"] = dense
-        return candidates
+        place = partial(self._place_centers, sums, sample.rng(CENTERS))
+        # Under the softmax kernel, sigma may change more than the scale. Squares of rows times
+        # other sigmas may leave the range of floats.
+        is_scaled = self.kernel == "gaussian" and sample.keys is sample.queries
+        if not (is_scaled and 1 / _FARTHEST < learned.sigma < _FARTHEST):
+            return place()
+        return learned.sigma * sample.once("centers", lambda: place() / learned.sigma)
 
-    def _share_of(self, kind, sample):
-        """Return the share of the dense proposal for a kind of bumps."""
+    def _share(self, sample):
+        """Return the share of the dense proposal."""
         if self.share != "auto":
             return float(self.share)
         if not self._is_balanced(sample):
             return _SHARE
-        return _SHARE_BALANCED_RANDOM if kind == "random" else _SHARE_BALANCED
+        return _SHARE_BALANCED_RANDOM if self.centers == "random" else _SHARE_BALANCED
 
-    def _place_centers(self, kind, points, rng):
+    def _place_centers(self, points, rng):
         """Return centres in spatial order within classes, so that systematic counts spread out."""
         weights, wanted = points.weights, self._count_centers()
-        if kind == "random":
+        if self.centers == "random":
             wanted = min(wanted if self.n_centers else max(wanted, _RANDOM_CENTERS), len(points))
             parts = [np.repeat(points.rows, systematic_counts(weights, wanted, rng), axis=0)]
         else:
@@ -347,17 +312,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     # ---------------------------------------------------------------- drawing
 
-    def _noise(self, learned, rng):
-        return self._joint.draw(self.n_components, learned.n_features, rng).dense()
-
-    def _draw_rows(self, mixture, noise, rng):
-        """Return drawn rows and their log weights log p - log q."""
-        rows = mixture.draw(noise, rng)
-        return rows, -np.sum(rows**2, axis=1) / 2 - mixture.log_density(rows)
-
     def _draw(self, learned, seed):
         rng = rng_of(seed, OMEGA)
-        rows, log_weights = self._draw_rows(learned.mixture, self._noise(learned, rng), rng)
+        noise = self._joint.draw(self.n_components, learned.n_features, rng).dense()
+        rows = learned.mixture.draw(noise, rng)
+        log_weights = -np.sum(rows**2, axis=1) / 2 - learned.mixture.log_density(rows)
         return SimpleNamespace(
             projection=DenseProjection(rows), omega_=rows, log_weights=log_weights
         )
@@ -417,7 +376,7 @@ class _Points:
 
 def _near_sums(queries, others, rng):
     """Return points x + y to place features near, with y drawn from x's attention."""
-    queries = queries.drawn(_PILOT_ROWS, rng)
+    queries = queries.drawn(_SUM_QUERIES, rng)
 
     def drawn(rows):
         logs = others.log_multipliers - cdist(rows, others.rows, "sqeuclidean") / 2
@@ -425,82 +384,3 @@ def _near_sums(queries, others, rng):
 
     chosen = [drawn(queries.rows[block]) for block in gen_batches(len(queries), _SUM_ROWS)]
     return replace(queries, rows=queries.rows + others.rows[np.concatenate(chosen)])
-
-
-def _preferred(scores):
-    """Return the name of the best score, or the first name if all estimates are useless.
-
-    The simplest kind, which comes last, is preferred among those that are equally good.
-    """
-    least = min(scores.values())
-    if not least <= _OF_USE:
-        return next(iter(scores))
-    return [name for name, score in scores.items() if score <= least * (1 + _ALIKE) + _ALIKE][-1]
-
-
-class _RowSumScore:
-    """Median over queries of |log estimated - log exact| row sums of the kernel, j != i.
-
-    With labels, sums run over the rows of the query's class. Rows and sums are weighted, and each
-    query's whole weight is left out of its own sum.
-
-    Parameters
-    ----------
-    queries, others : _Points
-        Queries and keys; the same object if each row is its own key.
-    rng : Generator
-        Source of the subsample.
-    shared : callable
-        Called with a key, a power of sigma and what computes a value proportional to that power.
-    """
-
-    def __init__(self, queries, others, rng, shared):
-        self.is_self, drawn = others is queries, queries.drawn(_PILOT_ROWS, rng)
-        bounds = [0, len(drawn)]
-        if drawn.labels is not None:
-            drawn = drawn[np.argsort(drawn.labels, kind="stable")]
-            bounds[1:1] = np.flatnonzero(np.diff(drawn.labels)) + 1
-        # Queries of one class, and the keys of their sums.
-        classes = [slice(*pair) for pair in pairwise(bounds)]
-        self.sums = [
-            (rows_of_class, rows_of_class if self.is_self else slice(None))
-            for rows_of_class in classes
-        ]
-        self.queries, self.others = drawn, drawn if self.is_self else others.drawn(_PILOT_ROWS, rng)
-        self.log_multipliers = self.others.log_multipliers
-        rows, exact = (self.queries.rows, self.others.rows), []
-        distances = shared("distances", 2, lambda: cdist(*rows, "sqeuclidean"))
-        for rows_of_class, keys in self.sums:
-            logs = self.log_multipliers[keys] - distances[rows_of_class, keys] / 2
-            if self.is_self:
-                np.fill_diagonal(logs, -np.inf)
-            exact.append(log_sum_exp(logs))
-        self.exact = np.concatenate(exact)
-        # Sums of rows without neighbours are all but their own terms, so they cannot be estimated.
-        own_terms = self.log_multipliers if self.is_self else -np.inf
-        self.says = self.exact > own_terms + math.log(_ALONE)
-
-    def __call__(self, mixture, rows, log_weights):
-        """Return the score of drawn rows with these log weights."""
-        m = len(rows)
-        sides = [self.queries.rows] if self.is_self else [self.queries.rows, self.others.rows]
-        logs = [
-            points @ rows.T + (log_weights - np.log(m)) / 2 - np.sum(points**2, axis=1)[:, None]
-            for points in sides
-        ]
-        log_sums = []
-        for rows_of_class, others in self.sums:
-            queries, multipliers = LogMatrix(logs[0][rows_of_class]), self.log_multipliers[others]
-            keys = queries if self.is_self else LogMatrix(logs[1])
-            sums = queries.product(keys.turned_product(multipliers))
-            if self.is_self:
-                itself = 2 * queries.top + multipliers + np.log(squared_norms(queries.values))
-                # Rounding may make the part larger than the sum.
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    sums += np.log(-np.expm1(np.minimum(itself - sums, 0.0)))
-            log_sums.append(sums)
-        weights = self.queries.weights
-        if weights[self.says].sum() < weights.sum() / 2:
-            return np.inf
-        errors = np.abs(np.concatenate(log_sums)[self.says] - self.exact[self.says])
-        return weighted_median(errors, weights[self.says])
