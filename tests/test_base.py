@@ -92,7 +92,7 @@ def test_the_streams_of_one_seed_differ():
     fitted = mechanism("RFFSampler").fit(X)
     names = [name for name in vars(streams) if name.isupper()]
     firsts = {rng_of(fitted._seed, getattr(streams, name)).random() for name in names}
-    assert len(firsts) == len(names) > 10
+    assert len(firsts) == len(names) > 9
     one, other = (rng_of(fitted._seed, streams.OMEGA).random() for _ in range(2))
     assert one == other
 

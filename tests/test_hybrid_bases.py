@@ -95,11 +95,11 @@ def test_couplings_seeds_and_names_of_the_bases():
     model, again = (
         hybrid(base, shared=False, coupling=coupling).fit(X) for coupling in ("iid", "orthogonal")
     )
-    assert [features.coupling for features in model._bases()] == ["simplex", "sobol"]
+    assert [features.coupling for features in model._fitted.spec._bases] == ["simplex", "sobol"]
     assert_array_equal(model.transform(X), again.transform(X))
     assert (model.redraw(1).transform(X) != again.transform(X)).any()
     shared = hybrid((OptimalPositiveRF(), SimplexRF()), coupling="simplex").fit(X)
-    assert {features.coupling for features in shared._bases()} == {"simplex"}
+    assert {features.coupling for features in shared._fitted.spec._bases} == {"simplex"}
     names = hybrid(("hyperbolic", "trigonometric")).fit(X)
     instances = hybrid((HYPERBOLIC, RFFSampler())).fit(X)
     assert_array_equal(names.transform(Y), instances.transform(Y))
@@ -289,6 +289,14 @@ def test_what_else_is_refused():
     for tau in ((1.0,), (1.0, 2.0), (1.0, -1.0), (1.0, "median")):
         with pytest.raises((ValueError, TypeError), match="tau"):
             hybrid(THREE, coefficients="gaussian", tau=tau).fit(X)
+
+
+def test_parameters_without_effect_on_clusters_are_refused():
+    for name, value in {"base": THREE, "n_coefficients": 2, "tau": 1.0, "shared": False}.items():
+        model = HybridRF(60, coefficients="clustered", **{name: value})
+        with pytest.raises(ValueError, match=f"^{name}=.* has no effect with coefficients="):
+            model.fit(X)
+    HybridRF(60, coefficients="clustered", base=["positive", "trigonometric"]).fit(X)
 
 
 def test_widths_of_gaussian_coefficients():

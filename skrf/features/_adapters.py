@@ -126,23 +126,21 @@ def check_columns(feature_map, n_rows, bytes_of, purpose):
     transformer = last_step(feature_map)
     is_frozen = isinstance(transformer, FrozenEstimator)
     if is_frozen or not (
-        hasattr(transformer, "_n_columns") and isinstance(transformer.n_components, Integral)
+        hasattr(transformer, "_checked_spec") and isinstance(transformer.n_components, Integral)
     ):
         return
     n_columns = most = int(transformer.n_components)
     if bytes_of(most) > available():
-        transformer._validate_params()
-        n_columns = transformer._n_columns(n_rows)
+        n_columns = transformer._checked_spec()._n_columns(n_rows)
     check_fits(bytes_of(n_columns), components(transformer), purpose)
 
 
 def columns_of(feature_map, n_rows):
     """Return how many columns an unfitted map will have, or None if that is unknown."""
     transformer = last_step(feature_map)
-    if isinstance(transformer, FrozenEstimator) or not hasattr(transformer, "_n_columns"):
+    if isinstance(transformer, FrozenEstimator) or not hasattr(transformer, "_checked_spec"):
         return None
-    transformer._validate_params()
-    return transformer._n_columns(n_rows)
+    return transformer._checked_spec()._n_columns(n_rows)
 
 
 def learns_from_sums(feature_map):

@@ -24,15 +24,14 @@ def scope_of(feature_map, scope, random_state, *, needs_rows=False):
 
     The seed is ``random_state`` if that is an integer.
     """
-    if hasattr(feature_map, "_sizes"):  # raise before any work
-        feature_map._validate_params()
-        feature_map._sizes()
+    if hasattr(feature_map, "_checked_spec"):  # raise before any work
+        feature_map._checked_spec()
     is_enough, is_fitted = learns_from_sums(feature_map), isinstance(feature_map, FrozenEstimator)
     n_rows = scope.n_rows if needs_rows or not (is_enough or is_fitted) else 1
     return scope._replace(
         n_rows=n_rows,
         most_key=scope.most_key if n_rows > 1 else np.inf,
-        full=is_enough and feature_map._needs_full_statistics,
+        full=is_enough and feature_map._as_spec()._needs_full_statistics,
         seed=random_state if isinstance(random_state, Integral) else 0,
     )
 

@@ -21,6 +21,7 @@ from ._affine import Affine
 from ._clusters import cluster_centers, nearest, representatives
 from ._map import FeatureMap, signed_rows
 from .exponential import optimal_rho
+from .positive import CenteredRandomFeatures
 from .streams import CENTERS, KEYS, QUERIES
 
 _CLUSTER_ROWS = 20_000
@@ -221,102 +222,116 @@ class StretchedMap(ClusteredMap):
         return namespace(products).reshape(products, (-1, len(stretches), len(stretched[0])))
 
 
-def sizes(spec):
-    """Return the numbers of projections, and of clusters of both sides."""
-    width = 1 if is_positive(spec) else 2
-    most = int(spec.n_components) // width
-    given = spec.n_clusters
-    p, q = given if isinstance(given, tuple) else (int(given), int(given))
-    few = min(p, q, math.isqrt(most))
-    many = few if p == q else min(max(p, q), most // few)
-    clusters = (few, many) if p <= q else (many, few)
-    return SimpleNamespace(n_projections=most // math.prod(clusters), clusters=clusters)
-
-
-def check_clusters(spec):
+def check_clusters(n_clusters):
     """Raise unless the number of clusters is one, or one per side."""
-    given = spec.n_clusters
-    if isinstance(given, tuple):
-        if len(given) != 2:
-            raise ValueError(f"n_clusters must be a number or a pair of them, got {given!r}.")
-        for value in given:
+    if isinstance(n_clusters, tuple):
+        if len(n_clusters) != 2:
+            raise ValueError(f"n_clusters must be a number or a pair of them, got {n_clusters!r}.")
+        for value in n_clusters:
             check_integer("n_clusters", value)
 
 
-def n_columns(spec, n_rows):
-    """Return the number of columns after a fit to this many rows, of which clusters are made."""
-    learned, per_pair = sizes(spec), 1 if is_positive(spec) else 2
-    return per_pair * learned.n_projections * _n_pairs(learned, n_rows)
+class ClusterSteps(CenteredRandomFeatures):
+    """The steps of ``HybridRF(coefficients="clustered")``."""
+
+    _looks_at_rows = _needs_data = True
+    _columns_per_projection = 1
+
+    @property
+    def _is_positive(self):
+        """Whether the clusters are recentred."""
+        # The complex diagonal needs two columns; a single one cannot hold them.
+        return self.recenter or self.n_components == 1
+
+    def _sizes(self):
+        """Return the numbers of projections, and of clusters of both sides."""
+        most = int(self.n_components) // (1 if self._is_positive else 2)
+        is_pair = isinstance(self.n_clusters, tuple)
+        p, q = self.n_clusters if is_pair else (int(self.n_clusters),) * 2
+        few = min(p, q, math.isqrt(most))
+        many = few if p == q else min(max(p, q), most // few)
+        clusters = (few, many) if p <= q else (many, few)
+        return SimpleNamespace(n_projections=most // math.prod(clusters), clusters=clusters)
+
+    def _n_columns(self, n_rows):
+        sizes = self._sizes()
+        per_pair = sizes.n_projections * (1 if self._is_positive else 2)
+        return per_pair * _n_pairs(sizes.clusters, n_rows)
+
+    def _n_bytes(self, learned, sample):
+        n_rows = min(sample.queries.shape[0], sample.keys.shape[0])
+        per_pair = 8 * (1 if self._is_positive else 4 * learned.n_features)
+        return super()._n_bytes(learned, sample) + per_pair * _n_pairs(learned.clusters, n_rows)
+
+    def _learn_from_rows(self, learned, sample):
+        queries = self._chosen(learned, sample.queries, sample.weights, sample.rng(QUERIES))
+        p, q = learned.clusters
+        learned.query_centers_ = cluster_centers(*queries, p, sample.rng(CENTERS, 0))
+        others, learned.key_centers_ = queries, learned.query_centers_
+        if sample.keys is not sample.queries:
+            others = self._chosen(learned, sample.keys, sample.key_weights, sample.rng(KEYS))
+        if others is not queries or p != q:
+            learned.key_centers_ = cluster_centers(*others, q, sample.rng(CENTERS, 1))
+        centers = learned.query_centers_, learned.key_centers_
+        if self._is_positive:
+            learned.rho_ = _roots(queries, others, *centers)
+        else:
+            learned.stretches = _stretches(queries, others, *centers)
+
+    def _chosen(self, learned, X, weights, rng):
+        """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
+        chosen, weights = representatives(weights, _CLUSTER_ROWS, rng)
+        # Convert to float64 before the shift, so that float32 rows give the same choices.
+        X = X[chosen].astype(np.float64, copy=False)
+        return self._affine(learned).on_host(X), weights
+
+    def _assemble(self, learned, draw):
+        kind = RecentredMap if self._is_positive else StretchedMap
+        parameters = learned.rho_ if self._is_positive else learned.stretches
+        shared = self._affine(learned), draw.projection
+        sides = learned.query_centers_, learned.key_centers_
+        return (
+            kind(*shared, *sides, False, parameters),
+            kind(*shared, *sides[::-1], True, parameters),
+        )
+
+    def _check_variance(self, learned):
+        self._check_is_dense()
+        if self.coupling != "iid":
+            raise NotImplementedError(
+                f"No closed form is known for HybridRF with coupling={self.coupling!r}. Known: "
+                "'iid'. theory.compare estimates the error from draws."
+            )
+
+    def _log_variance(self, fitted, X, Y):
+        learned = fitted.learned
+        self._check_variance(learned)
+        logs = self._log_own(learned, *self._dense_sides(learned, X, Y))
+        return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
+
+    def _log_own(self, learned, X, Y):
+        """Return the log variance of one projection."""
+        centers = learned.query_centers_, learned.key_centers_
+        a, b = map(nearest, (X, Y), centers)
+        if self._is_positive:
+            geometry = variances.PairGeometry.of(X - centers[0][a], Y - centers[1][b])
+            logs = variances.Exponential(learned.rho_[np.ix_(a, b)]).log_own(geometry)
+            return logs - squared_distances(X, Y)
+        logs = -squared_distances(X, Y)
+        for i, j in np.ndindex(len(centers[0]), len(centers[1])):
+            in_i, in_j = np.flatnonzero(a == i), np.flatnonzero(b == j)
+            (r, s), (t, u) = (side[i, j] for side in learned.stretches)
+            real = squared_distances(X[in_i] * r, Y[in_j] * t, sign=1)
+            imaginary = squared_distances(X[in_i] * s, Y[in_j] * u, sign=1)
+            # exp(|a|^2) cosh(|b|^2)
+            excess = real + np.logaddexp(imaginary, -imaginary) - np.log(2)
+            logs[np.ix_(in_i, in_j)] += variances.log_expm1(excess)
+        return logs
 
 
-def n_bytes(spec, learned, n_rows):
-    """Return about how many bytes the parameters of all pairs of clusters hold."""
-    return 8 * _n_pairs(learned, n_rows) * (1 if is_positive(spec) else 4 * learned.n_features)
-
-
-def _n_pairs(learned, n_rows):
-    return math.prod(min(count, n_rows) for count in learned.clusters)
-
-
-def is_positive(spec):
-    """Return whether the clusters are recentred."""
-    # The complex diagonal needs two columns; a single one cannot hold them.
-    return spec.recenter or spec.n_components == 1
-
-
-def learn_from_rows(spec, learned, sample):
-    """Add the centres of both sides, and what the features of every pair of clusters need."""
-    queries = _chosen(spec, learned, sample.queries, sample.weights, sample.rng(QUERIES))
-    p, q = learned.clusters
-    learned.query_centers_ = cluster_centers(*queries, p, sample.rng(CENTERS, 0))
-    others, learned.key_centers_ = queries, learned.query_centers_
-    if sample.keys is not sample.queries:
-        others = _chosen(spec, learned, sample.keys, sample.key_weights, sample.rng(KEYS))
-    if others is not queries or p != q:
-        learned.key_centers_ = cluster_centers(*others, q, sample.rng(CENTERS, 1))
-    centers = learned.query_centers_, learned.key_centers_
-    if is_positive(spec):
-        learned.rho_ = _roots(queries, others, *centers)
-    else:
-        learned.stretches = _stretches(queries, others, *centers)
-
-
-def _chosen(spec, learned, X, weights, rng):
-    """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
-    chosen, weights = representatives(weights, _CLUSTER_ROWS, rng)
-    # Convert to float64 before the shift, so that float32 rows give the same choices.
-    X = X[chosen].astype(np.float64, copy=False)
-    return spec._affine(learned).on_host(X), weights
-
-
-def assemble(spec, learned, draw):
-    """Return the maps of both sides."""
-    is_recentred = is_positive(spec)
-    kind = RecentredMap if is_recentred else StretchedMap
-    parameters = learned.rho_ if is_recentred else learned.stretches
-    shared = spec._affine(learned), draw.projection
-    sides = learned.query_centers_, learned.key_centers_
-    return kind(*shared, *sides, False, parameters), kind(*shared, *sides[::-1], True, parameters)
-
-
-def log_variance(spec, learned, X, Y):
-    """Return the log variance of one projection."""
-    centers = learned.query_centers_, learned.key_centers_
-    a, b = map(nearest, (X, Y), centers)
-    if is_positive(spec):
-        geometry = variances.PairGeometry.of(X - centers[0][a], Y - centers[1][b])
-        logs = variances.Exponential(learned.rho_[np.ix_(a, b)]).log_own(geometry)
-        return logs - squared_distances(X, Y)
-    logs = -squared_distances(X, Y)
-    for i, j in np.ndindex(len(centers[0]), len(centers[1])):
-        in_i, in_j = np.flatnonzero(a == i), np.flatnonzero(b == j)
-        (r, s), (t, u) = (side[i, j] for side in learned.stretches)
-        real = squared_distances(X[in_i] * r, Y[in_j] * t, sign=1)
-        imaginary = squared_distances(X[in_i] * s, Y[in_j] * u, sign=1)
-        # exp(|a|^2) cosh(|b|^2)
-        excess = real + np.logaddexp(imaginary, -imaginary) - np.log(2)
-        logs[np.ix_(in_i, in_j)] += variances.log_expm1(excess)
-    return logs
+def _n_pairs(clusters, n_rows):
+    """Return the number of pairs of clusters after a fit to this many rows."""
+    return math.prod(min(count, n_rows) for count in clusters)
 
 
 def _roots(queries, others, *centers):

@@ -38,7 +38,11 @@ from ._map import FeatureMap, as_dtype, in_range, mapped, out_of_range, plain_fe
 
 def _obstacle_to_batches(feature_map):
     """Return why batches cannot be merged, or None."""
-    obstacle = feature_map._obstacle_to_merging()
+    return _obstacle_to(feature_map._as_spec())
+
+
+def _obstacle_to(spec):
+    obstacle = spec._obstacle_to_merging()
     if obstacle is not None:
         return (
             f"it learns {obstacle}, which cannot be computed batch by batch. Call fit on all rows "
@@ -49,7 +53,7 @@ def _obstacle_to_batches(feature_map):
 
 def _obstacle_to_going_on(feature_map):
     """Return the same at the parameters of an earlier fit, if there was one."""
-    return _obstacle_to_batches(feature_map._spec)
+    return _obstacle_to(feature_map._spec)
 
 
 def _obstacle_to_logs(feature_map):
@@ -105,7 +109,14 @@ class BaseRandomFeatures(
     @property
     def _spec(self):
         """A feature map with the parameters in effect: those of the fit, if there was one."""
-        return self if self._fitted is None else self._fitted.spec
+        return self._as_spec() if self._fitted is None else self._fitted.spec
+
+    def _checked_spec(self):
+        """Return an unfitted copy whose parameters are valid, or raise ValueError."""
+        self._validate_params()
+        spec = self._as_spec()
+        spec._sizes()
+        return spec
 
     @property
     def is_positive(self) -> bool:
@@ -113,7 +124,8 @@ class BaseRandomFeatures(
 
         Features of such maps are 0 only for clusters that a row is not in.
         """
-        return self._is_positive if self._fitted is None else self._fitted.queries.is_positive
+        fitted = self._fitted
+        return self._spec._is_positive if fitted is None else fitted.queries.is_positive
 
     @property
     def is_unbiased(self) -> bool:
@@ -124,7 +136,7 @@ class BaseRandomFeatures(
     def is_symmetric(self) -> bool:
         """Whether `transform` and `transform_keys` are the same function."""
         fitted = self._fitted
-        return self._is_symmetric if fitted is None else fitted.queries is fitted.keys
+        return self._spec._is_symmetric if fitted is None else fitted.queries is fitted.keys
 
     # ---------------------------------------------------------------- fitting
 
@@ -238,16 +250,15 @@ class BaseRandomFeatures(
         ValueError
             If the feature map needs moments that `statistics` lacks.
         """
-        self._validate_params()
-        self._sizes()
+        spec = self._checked_spec()
         if not isinstance(statistics, PairStatistics):
             raise TypeError(f"statistics must be a PairStatistics, got {statistics!r:.60}.")
         _check_weight(statistics)
         sides = statistics.queries, statistics.keys
         lacks = {
-            "covariances": self._needs_full_statistics
+            "covariances": spec._needs_full_statistics
             and any(side.covariance.ndim < 2 for side in sides),
-            "minimum and mean_absolute": self._needs_sizes
+            "minimum and mean_absolute": spec._needs_sizes
             and any(np.isnan(side.minimum).any() for side in sides),
         }
         if any(lacks.values()):
@@ -260,7 +271,7 @@ class BaseRandomFeatures(
         warn_of_scales(draft, statistics.queries)
         sample = Sample(None, None, None, draw_seed(self.random_state))
         own = copy.deepcopy(statistics)  # those of a fit are read-only
-        return commit(self, draft._set(Fitted.to(self._as_spec(), own, sample)))
+        return commit(self, draft._set(Fitted.to(spec, own, sample)))
 
     def _passes(self, classes, scope):
         """Return the passes of a fit to batches, as `skrf._batches.run_passes` takes them."""
@@ -276,30 +287,27 @@ class BaseRandomFeatures(
         The copies share one draw, the statistics and the clusters. Each equals the result of `fit`
         at its sigma with the same seed, to rounding.
         """
-        draft, statistics, sample = self._gather(X, sample_weight, None, y=y)
+        draft, _, statistics, sample = self._gather(X, sample_weight, None, y=y)
         warn_of_scales(draft, statistics.queries, sample.queries)
         fitted = None
 
         def fit(sigma):
             nonlocal fitted
             copied = copy.copy(draft).set_params(sigma=sigma)
-            copied._validate_params()
-            fitted = Fitted.to(copied._as_spec(), statistics, sample, before=fitted)
+            fitted = Fitted.to(copied._checked_spec(), statistics, sample, before=fitted)
             return copied._set(fitted)
 
         return fit
 
     def _fit(self, X, sample_weight, keys, *, before, y=None):
-        draft, statistics, sample = self._gather(X, sample_weight, keys, before=before, y=y)
+        draft, spec, statistics, sample = self._gather(X, sample_weight, keys, before=before, y=y)
         warn_of_scales(draft, statistics.queries, sample.queries if before is None else None)
-        spec = self._as_spec() if before is None else before.spec
         draft._set(Fitted.to(spec, statistics, sample, before=before))
         return commit(self, draft)
 
     def _gather(self, X, sample_weight, keys, *, before=None, y=None):
-        """Return a draft to fit, and the statistics and rows to learn from."""
-        self._validate_params()
-        self._sizes()
+        """Return a draft to fit, its parameters, and the statistics and rows to learn from."""
+        spec = self._checked_spec() if before is None else before.spec
         draft = draft_of(self, forget=before is None)
         X = to_host(validate_rows(draft, X, reset=before is None))
         if self._reads_labels and y is not None and keys is None:
@@ -309,14 +317,14 @@ class BaseRandomFeatures(
             keys = to_host(validate_rows(draft, keys, reset=False, name="keys"))
         seed = draw_seed(self.random_state) if before is None else before.seed
         labels = self._labels(y, kept, keys)
-        sample = self._sample(X, keys, sample_weight, seed, labels)
+        sample = spec._sample(X, keys, sample_weight, seed, labels)
         if labels is not None:
             sample = replace(sample, classes=np.unique(as_numpy("y", y)[kept]))
-        statistics = sample.statistics(full=self._needs_full_statistics)
+        statistics = sample.statistics(full=spec._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
             _check_weight(statistics)
-        return draft, statistics, sample
+        return draft, spec, statistics, sample
 
     def _set(self, fitted):
         self._fitted = fitted
