@@ -448,16 +448,6 @@ def test_exact_attention(library, causal, dtype, scale):
             library.assert_same(out, expected, arrays[0], **TOLERANCE[dtype])
 
 
-def test_causal_attention_of_the_module_refuses_second_derivatives():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    from skrf.torch import RandomFeatureAttention
-
-    parts = [torch.tensor(values, requires_grad=True) for values in inputs(0.5)[:3]]
-    attention = RandomFeatureAttention(OptimalPositiveRF(16, random_state=0), is_causal=True)
-    with pytest.raises(NotImplementedError, match="Second derivatives"):
-        torch.autograd.grad(attention(*parts).sum(), parts, create_graph=True)
-
-
 class Unchanged(TransformerMixin, BaseEstimator):
     """A map of another package that returns its input."""
 
@@ -501,12 +491,14 @@ def test_second_derivatives_and_functions_of_torch():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     q, k, v, _ = inputs(0.5, length=4)
     tensors = [torch.tensor(values, requires_grad=True) for values in (q[0], k[0], v[0])]
-    attention = ApproxKernelAttention(OptimalPositiveRF(8, random_state=0)).fit(q, k)
-    assert torch.autograd.gradgradcheck(attention, tensors)
     fixed = [values.detach() for values in tensors]
-    gradient = torch.func.grad(lambda q: attention(q, *fixed[1:]).sum())(fixed[0])
-    (expected,) = torch.autograd.grad(attention(*tensors).sum(), tensors[:1])
-    assert_allclose(gradient, expected, rtol=1e-10, atol=1e-14)
+    for causal in (False, True):
+        features = OptimalPositiveRF(8, random_state=0)
+        attention = ApproxKernelAttention(features, causal=causal).fit(q, k)
+        assert torch.autograd.gradgradcheck(attention, tensors)
+        gradient = torch.func.grad(lambda q: attention(q, *fixed[1:]).sum())(fixed[0])
+        (expected,) = torch.autograd.grad(attention(*tensors).sum(), tensors[:1])
+        assert_allclose(gradient, expected, rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

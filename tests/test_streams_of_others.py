@@ -60,8 +60,11 @@ def test_modules_name_what_they_cannot_serve():
         module(q, nested, v)
     rows = q.clone().requires_grad_()
     out = module(rows, k, v)
-    with pytest.raises(NotImplementedError, match="is_grads_batched=True"):
-        torch.autograd.grad(out, rows, torch.stack([out, out]), is_grads_batched=True)
+    (both,) = torch.autograd.grad(
+        out, rows, torch.stack([out, 2 * out]), retain_graph=True, is_grads_batched=True
+    )
+    (alone,) = torch.autograd.grad(out, rows, out)
+    torch.testing.assert_close(both, torch.stack([alone, 2 * alone]))
     _, state = module.step(q, k, v, module.init_state())
     with pytest.raises(TypeError, match="indices must be integers"):
         state.select(torch.tensor([True, False]))

@@ -60,12 +60,13 @@ def test_it_is_exported_with_free_lengths(is_causal):
         torch.testing.assert_close(program(*parts), attend(*parts), rtol=0, atol=1e-13)
 
 
-def test_fitted_modules_of_one_direction_have_functional_gradients():
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_fitted_modules_have_functional_gradients(is_causal):
     q, k, v = draw(40)
-    attend = module(False, check_values=True).fit(q, k, v)
+    attend = module(is_causal, check_values=True).fit(q, k, v)
     found, right = (
         torch.func.grad(lambda x, call=call: call(x, k, v).square().sum())(q)
-        for call in (attend, module(False).fit(q, k, v))
+        for call in (attend, module(is_causal).fit(q, k, v))
     )
     torch.testing.assert_close(found, right)
 

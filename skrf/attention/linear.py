@@ -11,16 +11,17 @@ positions have triangles of products; all that is earlier than a part enters as 
 """
 
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import arithmetic, cast, constant, filled, is_array_api, namespace
+from .._arrays import arithmetic, cast, constant, filled, is_array_api, is_on_gpu, namespace
 from .._sums import Sums, added, rise_limit, scale_keys, scale_queries, transposed
 from ._gates import blocks_of_gates, faded, gated
 from ._groups import blocks, blocks_between
 
-PART_ROWS = 128  # of a triangular product
+_PART_ROWS, _ARRAY_API_PART_ROWS = 128, 64  # of a triangular product, half of which is for nothing
 _ALONE = 64  # positions of a call up to which their pairs cost less than sums of features
 
 
@@ -61,7 +62,7 @@ def attend_to_all(group, out, block_size=None):
         out.put(*sums.weigh(group.query_features(rows)))
 
 
-def attend_to_earlier(group, out, sums, block_size, block_of, goes_on=True):
+def attend_to_earlier(group, out, sums, block_size, goes_on=True):
     """Write causal attention of a `KeyGroup` to an `Output`, and return the sums over all keys.
 
     Parameters
@@ -74,32 +75,30 @@ def attend_to_earlier(group, out, sums, block_size, block_of, goes_on=True):
         Over the keys of earlier positions.
     block_size : int or None
         Number of positions whose features are held at a time.
-    block_of : callable
-        `block_of`, or what another library has in its place.
     goes_on : bool, default=True
         Whether the sums are wanted.
     """
     n, gates = group.k.shape[-2], group.log_gates
     if n == 1 and gates is None:  # a step
-        return _after(group, out, slice(0, 1), None, sums, block_of)
+        return _after(group, out, slice(0, 1), None, sums)
     size = group.rows_at_once(block_size)
     edges = [0, n - group.q.shape[-2], n]  # queries are those of the last positions
     if sums is None and not goes_on and edges[1] == 0 and 1 < n <= min(size, _ALONE):
-        if gates is None and _attend_alone(group, out, block_of):
+        if gates is None and _attend_alone(group, out):
             return None
     if gates is None:
         for rows in blocks_between(edges, size):
-            sums = _after(group, out, rows, None, sums, block_of)
+            sums = _after(group, out, rows, None, sums)
         return sums
     for rows in blocks_of_gates(gates, edges, size):
         sums = None if sums is None else faded(sums, gates[..., rows.start : rows.start + 1])
         own = None if rows.stop - rows.start == 1 else gates[..., rows]
-        sums = _after(group, out, rows, own, sums, block_of)
+        sums = _after(group, out, rows, own, sums)
         sums = sums if own is None else faded(sums, own[..., 1:])
     return sums
 
 
-def _after(group, out, block, gates, sums, block_of):
+def _after(group, out, block, gates, sums):
     """Write the attention of a block to the output, and return the sums including its keys."""
     first = group.k.shape[-2] - group.q.shape[-2]
     queries, keys, values, fall = None, group.key_features(block), group.values(block), 0.0
@@ -123,7 +122,7 @@ def _after(group, out, block, gates, sums, block_of):
     return sums
 
 
-def _attend_alone(group, out, block_of):
+def _attend_alone(group, out):
     """Write the attention of a few positions without any before or after them, if one scale suits.
 
     Return whether it does.
@@ -212,9 +211,10 @@ def block_of(before, queries, keys, values):
     return Block(as_rows(xp.moveaxis(products, -3, -4))[..., :n, :], level, total)
 
 
-def in_parts(array, size=PART_ROWS):
+def in_parts(array):
     """Return rows (..., n, c) in parts (..., B, size, c), the last one padded with zeros."""
     *leading, n, width = array.shape
+    size = _ARRAY_API_PART_ROWS if is_array_api(array) else _PART_ROWS
     n_parts = -(-n // size)
     if n_parts > 1 and n_parts * size > n:
         xp = namespace(array)
@@ -224,9 +224,9 @@ def in_parts(array, size=PART_ROWS):
     return namespace(array).reshape(array, (*leading, n_parts, -1, width))
 
 
-def heads_together(array, size=PART_ROWS):
+def heads_together(array):
     """Return rows of heads (..., G, n, c) in parts, those of all heads together."""
-    return as_rows(namespace(array).moveaxis(in_parts(array, size), -4, -3))
+    return as_rows(namespace(array).moveaxis(in_parts(array), -4, -3))
 
 
 def as_rows(array):
@@ -247,11 +247,15 @@ def running(first, products):
     """
     if products.shape[-3] == 1:
         return first[..., None, :, :], products[..., 0, :, :]
-    if is_array_api(products):
+    if is_on_gpu(products):
         xp = namespace(products)
         sums = xp.cumulative_sum(products, axis=-3, dtype=products.dtype)
         first = first[..., None, :, :]
         return xp.concat([first, first + sums[..., :-1, :, :]], axis=-3), sums[..., -1, :, :]
+    if is_array_api(products):  # the gradient of a cumulative sum would take twice as long
+        xp = namespace(products)
+        earlier = accumulate(xp.unstack(products, axis=-3)[:-1], initial=first)
+        return xp.stack(list(earlier), axis=-3), xp.sum(products, axis=-3)
     total = 0.0
     for i in range(products.shape[-3]):
         before, total = total, total + products[..., i, :, :]

@@ -40,7 +40,7 @@ from ._judging import (
 from ._masks import as_mask
 from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
-from .linear import attend_to_all, attend_to_earlier, block_of
+from .linear import attend_to_all, attend_to_earlier
 from .masks import DecayMask
 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
@@ -123,7 +123,6 @@ class ApproxKernelAttention(EstimatorBase):
 
     _default_map = OptimalPositiveRF(256)
     _foreign_parameters = {"is_causal": "Pass causal instead."}
-    _block_of = staticmethod(block_of)  # skrf.torch has its own
 
     def __init__(
         self,
@@ -417,7 +416,7 @@ class ApproxKernelAttention(EstimatorBase):
             elif self.causal:
                 sums = before if before is None or number is None else before.of(number)
                 n_seen = None if sums is None else sums.top
-                options = self.block_size, self._block_of, state is not None
+                options = self.block_size, state is not None
                 sums = attend_to_earlier(group, out, sums, *options)
                 n_lost = n_lost_of(group, out.zeros(), True, n_seen)
             else:

@@ -243,7 +243,7 @@ class Attention(nn.Module):
         return *(part[:, 0] if query.ndim == 3 else part for part in found), state
 
     def _has_func_grad(self, is_causal):
-        """Return whether ``torch.func.grad`` serves: not with a backward pass of our own."""
+        """Return whether ``torch.func.grad`` serves."""
         return False
 
     def _attend_packed(self, edges, parts, log_gates, return_lse):

@@ -15,7 +15,6 @@ from ..attention._feature_maps import ignores_data, needs_data
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_share
 from ._attention import Attention
-from ._causal import block_of
 from ._packing import attend_packed
 from ._unchecked import Side
 from ._unchecked import attend as attend_unchecked
@@ -30,9 +29,7 @@ _OF_OPERATORS = "feature_map", "scale"
 
 
 class _Operator(ApproxKernelAttention):
-    """The operator with a backward pass of its own for causal attention."""
-
-    _block_of = staticmethod(block_of)
+    """The operator with what modules need beside calls."""
 
     def at(self, mask):
         """Return the operator with a mask, which is the caller's to keep as it is."""
@@ -281,7 +278,7 @@ class RandomFeatureAttention(Attention):
     def _has_func_grad(self, is_causal):
         # Without a fit, and for features with signs, contents are read on the host.
         maps = getattr(self._operators[is_causal], "feature_maps_", None)
-        return not is_causal and maps is not None and getattr(maps[0], "is_positive", False)
+        return maps is not None and getattr(maps[0], "is_positive", False)
 
     def _attend_unchecked(self, query, key, value, is_causal):
         """Return attention by plain operations on tensors."""
