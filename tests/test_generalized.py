@@ -201,7 +201,7 @@ def test_copies_and_pickles(name):
         ({**FUNCTIONS, "projection": "hadamard"}, "functions exclude projection.*'hadamard'"),
         ({**FUNCTIONS, "nonlinearity": "exp"}, "functions exclude nonlinearity"),
         ({**FUNCTIONS, "coupling": "iid"}, "functions exclude coupling"),
-        ({"functions": (of_queries, np.negative)}, r"M the same for both; .* \(70, .*, got"),
+        ({"functions": (of_queries, np.negative)}, r"M the same for both; .* \(140, .*, got"),
         ({"functions": (np.sum, np.sum)}, r"must return features of shape \(n, M\).*got \(\)"),
         ({"epsilon": -1.0}, "'epsilon' parameter of GeneralizedMap must be"),
         ({"projection": "hadamard", "coupling": "sobol"}, "coupling='sobol' is not available"),

@@ -123,6 +123,14 @@ def redrawn_maps(maps, seed_of):
     return [made[id(head)] for head in maps]
 
 
+def maps_of_sets(maps, sets):
+    """Return the maps of a slice of sets, given those of all; fewer serve the next ones in turn."""
+    n = len(maps)
+    if sets.stop - sets.start >= n:
+        return maps
+    return [maps[i % n] for i in range(sets.start, sets.stop)]
+
+
 def rows_of_head(inputs, head):
     """Return the queries and keys of a key head of all sequences, on the host, without padding."""
     sets = np.arange(head, inputs.k.shape[0], inputs.n_key_heads)

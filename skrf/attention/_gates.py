@@ -1,29 +1,9 @@
-"""Gates: the share of the past that every position keeps, on a log scale.
-
-A position multiplies what earlier ones have left by its gate, so that key j has the weight
-exp(G_i - G_j) phi(q_i) . phi(k_j) for query i, G the running sum of log gates. The factor exp(G_i)
-cancels in the quotient, and exp(-G_j) is added to the exponents of the key's features. Counted from
-the first position of every block, these shifts stay small; all sums fall by the gate of that
-position before the block, and by the others after it. Gates that keep nearly nothing begin a block.
-"""
+"""Gates and decays of a call, checked: the share of the past that every position keeps."""
 
 from dataclasses import replace
 
-import numpy as np
-
-from .._arrays import (
-    arithmetic,
-    cast,
-    constant,
-    in_library_of,
-    is_array_api,
-    like,
-    namespace,
-    to_host,
-)
-from .._sums import Rows, Sums
+from .._arrays import cast, in_library_of, is_array_api, like, namespace, to_host
 from ._entries import check_decay
-from ._groups import RESET, blocks_between
 from ._inputs import as_array, check_real
 from .masks import DecayMask
 
@@ -73,52 +53,6 @@ def _broadcast(values, k, shape, name, allowed):
         raise ValueError(f"{name} must be {allowed}, got shape {tuple(values.shape)}.") from None
 
 
-def blocks_of_gates(log_gates, edges, size):
-    """Return slices of at most `size` positions between edges.
-
-    Gates close at the first position of a slice only.
-    """
-    is_reset = to_host(constant(log_gates)) < -RESET
-    resets = np.flatnonzero(is_reset.reshape(-1, is_reset.shape[-1]).any(axis=0))
-    return blocks_between(np.unique([*edges, *resets]).tolist(), size)
-
-
-def gated(keys, log_gates):
-    """Return the features of the keys of a block, raised by its gates but the first.
-
-    The factor of a query cancels in its quotient: its logarithm is returned as well,
-    (..., 1, n, 1). NumPy features are overwritten.
-    """
-    xp = namespace(log_gates)
-    falls = xp.concat([xp.zeros_like(log_gates[..., :1]), running(log_gates[..., 1:])], axis=-1)
-    falls = falls[..., None]
-    return _shifted(keys, -cast(falls, keys.values.dtype)), falls[..., None, :, :]
-
-
-def _shifted(rows, shift):
-    """Return features with a shift of their logarithms."""
-    if rows.holds_logs:
-        return Rows(arithmetic(rows.values).add(rows.values, shift))
-    fixed, values = constant(shift), rows.values
-    if is_array_api(values):  # no gradient flows through scales
-        values = values * namespace(values).exp(shift - fixed)
-    return Rows(values, rows.scale + fixed)
-
-
-def running(log_gates):
+def gate_sums(log_gates):
     """Return the sums of log gates (..., n) up to every position."""
-    if not is_array_api(log_gates):
-        return np.cumsum(log_gates, axis=-1)
     return namespace(log_gates).cumulative_sum(log_gates, axis=-1)
-
-
-def faded(sums, log_gates):
-    """Return `Sums` as they are after some gates (..., n)."""
-    xp, values = namespace(log_gates), sums.sums
-    fall = log_gates if log_gates.shape[-1] == 1 else xp.sum(log_gates, axis=-1, keepdims=True)
-    fixed = constant(fall)
-    if is_array_api(values):  # no gradient flows through exponents, nor to a gate of 0
-        change = xp.where(fixed > -np.inf, fall - fixed, like(0.0, fixed))
-        values = values * xp.exp(change)[..., None]
-    with np.errstate(over="ignore"):  # to -inf: nothing is left
-        return Sums(values, sums.top + fixed)

@@ -4,8 +4,9 @@ There are U sets of keys and values (batch times key heads), each read by G quer
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import array_api_compat
@@ -14,6 +15,7 @@ import numpy as np
 from .._arrays import cast, in_library_of, is_array_api, largest_entry, like, namespace, to_host
 from .._validation import check_not_masked, check_positive
 
+_THREADED_ROWS = 2**11  # queries and keys of a set, from which on threads pay
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
 
@@ -60,8 +62,22 @@ class Inputs:
 
     @property
     def is_numpy(self):
-        """Whether these are NumPy arrays, whose sets are computed one by one."""
+        """Whether these are NumPy arrays."""
         return isinstance(self.q, np.ndarray)
+
+    @property
+    def is_short(self):
+        """Whether a set takes less time than it takes to begin threads."""
+        return self.q.shape[-2] + self.k.shape[-2] < _THREADED_ROWS
+
+    def of(self, sets):
+        """Return a slice of the sets, without their leading axes."""
+        if sets == slice(0, self.k.shape[0]):
+            return self
+        names = "q", "k", "v", "padding", "log_gates"
+        arrays = {name: getattr(self, name) for name in names}
+        parts = {name: x if x is None else x[sets, ...] for name, x in arrays.items()}
+        return replace(self, **parts)
 
     def given_layout(self, rows):
         """Put rows of shape (U, G, L, n), one per query, back behind the leading axes of q."""
@@ -108,8 +124,8 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
     is_step : bool, default=False
         Whether these positions continue earlier ones, so that every one has a query.
     is_checked : bool, default=True
-        Whether contents are checked here. False is for callers that make a `KeyGroup` of every
-        set, which checks its own, on threads.
+        Whether contents are checked here. False is for callers that make `KeyFeatures` of every
+        set, which check their own, on threads.
 
     Returns
     -------
@@ -299,3 +315,22 @@ def _check_padding(mask, k_shape):
     if 1 < mask.ndim == len(leading):
         mask = mask[..., None, :]
     return np.broadcast_to(mask, (*leading, n_keys)).reshape(-1, n_keys)
+
+
+def blocks(n, size):
+    """Return slices of `size` numbers that cover n."""
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def blocks_between(edges, size):
+    """Return slices of at most `size` numbers that cover those between edges, and cross none."""
+    return [
+        slice(start + block.start, start + block.stop)
+        for start, stop in pairwise(edges)
+        for block in blocks(stop - start, size)
+    ]
+
+
+def side_by_side(parts, axis):
+    """Return arrays joined along an axis."""
+    return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=axis)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .._arrays import (
-    arithmetic,
     cast,
     constant,
     in_library_of,
@@ -17,12 +16,13 @@ from .._arrays import (
     take,
     to_host,
 )
-from .._sums import exp_max_one, scale_queries, transposed
+from .._sums import exp_max_one, scale_queries
 from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
-from ._gates import running
-from ._groups import FEATURE_ROWS, blocks
-from .linear import key_sums
+from ._gates import gate_sums
+from ._inputs import blocks
+from .exact import exact_logits
+from .linear import FEATURE_ROWS, key_sums
 
 TOLERATED = 0.3  # relative error up to which there is no collapse
 _MOST_OF_A_MEAN = 1.5  # outputs larger than this many times all values are no means
@@ -122,14 +122,14 @@ def warn_of_collapse(distances):
         )
 
 
-def judged(group, out, n_queries, scale, is_causal, window=None):
-    """Return distances of answers from exact attention at some queries of a `KeySet`.
+def judged(features, out, n_queries, scale, is_causal, window=None):
+    """Return distances of answers from exact attention at some queries.
 
     Parameters
     ----------
-    group : KeySet
-        The inputs.
-    out : array of shape (..., G, L, e)
+    features : KeyFeatures
+        What the output was computed from.
+    out : array of shape (U, G, L, e)
         The output.
     n_queries : int
         Number of queries per head, spread over all.
@@ -144,30 +144,30 @@ def judged(group, out, n_queries, scale, is_causal, window=None):
     -------
     ndarray of shape (2, n_answers)
         Squared distances and distances, summed over the queries, of the output, the mean of the
-        values, the window if there is one, and 0. Values are over the largest of them, for
+        values, the window if there is one, and 0. Values are over the largest of their set, for
         squares to be floats.
     """
-    largest = largest_entry(group.v) or 1.0
-    values = cast(constant(group.v), group.dtype)[..., None, :, :] / largest
-    xp, total = namespace(values), 0.0
-    is_free = _is_free(group)
-    n_rows, first = group.q.shape[-2], 0
-    if is_causal:  # queries are those of the last positions
-        first = group.k.shape[-2] - n_rows
+    inputs, dtype = features.inputs, features.dtype
+    values, total = cast(constant(inputs.v), dtype), 0.0
+    xp, (n_sets, n_keys, _) = namespace(values), values.shape
+    flat = xp.reshape(values, (n_sets, -1))
+    largest = _or_one(xp.maximum(xp.max(flat, axis=1), -xp.min(flat, axis=1)))[:, None, None, None]
+    values = values[:, None, :, :] / largest
+    is_free = _is_free(inputs)
+    n_rows = inputs.q.shape[-2]
+    first = n_keys - n_rows if is_causal else 0  # queries are those of the last positions
     places = sampled(real_queries(~is_free[..., first:], n_rows), n_queries)
-    keys = np.arange(group.k.shape[-2])
-    is_first = (np.cumsum(is_free, axis=-1) <= _FIRST)[..., None, None, :]
-    given = scale, is_causal, is_free, first
-    for rows, weights, factors in _exact_weights(group, places, *given):
+    is_first = (np.cumsum(is_free, axis=-1) <= _FIRST)[:, None, None, :]
+    for rows, weights, factors in _exact_weights(inputs, dtype, places, scale, is_causal):
         exact = weights @ values
-        estimate = cast(_taken(constant(out), rows[..., None, :]), group.dtype) / largest
+        estimate = cast(_taken(constant(out), rows[:, None, :]), dtype) / largest
         answers = [estimate, _mean(factors, values)]
         if window is not None:
             width = window - _FIRST
             low = rows + first - (width - 1 if is_causal else width // 2)
             if not is_causal:  # at the ends it moves inwards
-                low = np.clip(low, 0, max(len(keys) - width, 0))
-            reach = keys - low[..., None, :, None]
+                low = np.clip(low, 0, max(n_keys - width, 0))
+            reach = np.arange(n_keys) - low[:, None, :, None]
             is_near = is_first | ((reach >= 0) & (reach < width))
             answers.append(_mean(weights * like(is_near, weights), values))
         answers.append(like(0.0, exact))
@@ -177,17 +177,17 @@ def judged(group, out, n_queries, scale, is_causal, window=None):
     return total
 
 
-def effective_features(group):
-    """Return, on the host, the effective number of features of some queries; None without a key."""
-    n_queries, xp = group.q.shape[-2], namespace(group.q)
-    sums = key_sums(group, FEATURE_ROWS)
+def effective_features(features):
+    """Return, on the host, the effective number of features of some queries that see a key."""
+    n_queries, xp = features.inputs.q.shape[-2], features.xp
+    sums = key_sums(features, FEATURE_ROWS)
     thinned = slice(None, None, -(-n_queries // _LOOKED_AT))
-    factors, *_ = scale_queries(group.query_features(thinned), constant(sums.top)[..., None, :])
-    shares = constant(factors) * cast(constant(sums.sums)[..., None, None, :, 0], factors.dtype)
+    factors, *_ = scale_queries(features.queries(thinned), constant(sums.top)[:, None, :])
+    shares = constant(factors) * cast(constant(sums.sums)[:, None, None, :, 0], factors.dtype)
     total, squares = (
         to_host(xp.sum(values, axis=-1)).ravel() for values in (shares, shares * shares)
     )
-    return total[squares > 0] ** 2 / squares[squares > 0] if (squares > 0).any() else None
+    return total[squares > 0] ** 2 / squares[squares > 0]
 
 
 def sampled(is_free, n):
@@ -201,37 +201,33 @@ def sampled(is_free, n):
     return np.take_along_axis(order, numbers, axis=-1)
 
 
-def _is_free(group):
-    """Return, on the host, which keys of a group are not padding."""
-    if group.padding is None:
-        return np.ones(group.k.shape[:-1], bool)
-    return ~to_host(group.padding)
+def _is_free(inputs):
+    """Return, on the host, which keys are not padding."""
+    if inputs.padding is None:
+        return np.ones(inputs.k.shape[:-1], bool)
+    return ~to_host(inputs.padding)
 
 
-def _exact_weights(group, places, scale, is_causal, is_free, first):
-    """Yield (indices of some queries, their weights (..., G, n, S), those of equal keys)."""
-    q = constant(group.q)
-    keys = transposed(cast(constant(group.k), group.dtype))[..., None, :, :]
-    n_keys, falls = group.k.shape[-2], None
-    if group.log_gates is not None:
-        falls = constant(running(group.log_gates))
+def _exact_weights(inputs, dtype, places, scale, is_causal):
+    """Yield indices of some queries (U, n), their weights (U, G, n, S), and those of equal keys."""
+    q, k, padding, falls = constant(inputs.q), constant(inputs.k)[:, None, :, :], None, None
+    n_keys, first = k.shape[-2], k.shape[-2] - q.shape[-2]
+    if inputs.padding is not None:
+        padding = inputs.padding[:, None, :]
+    if inputs.log_gates is not None:
+        falls = constant(gate_sums(inputs.log_gates))[..., None]
     for block in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
-        rows = places[..., block]
-        logits = (cast(_taken(q, rows[..., None, :]), group.dtype) * scale) @ keys
-        unseen = ~is_free[..., None, None, :]
+        rows, options = places[:, block], {"padding": padding}
         if is_causal:
-            unseen = unseen | (np.arange(n_keys) > rows[..., None, :, None] + first)
-        xp, factors = namespace(logits), like(~unseen, logits)
+            options["positions"] = in_library_of(rows[:, None, :] + first, q)
         if falls is not None:
-            logs = _taken(falls[..., None], rows + first) - falls[..., None, :]
-            hidden = like(np.where(unseen, -np.inf, 0.0), logits)
-            logs = hidden + cast(logs[..., None, :, :], logits.dtype)
-            logits, factors = logits + logs, exp_max_one(logs)
-        elif unseen.any():
-            logits = arithmetic(logits).fill(logits, in_library_of(unseen, logits), -np.inf)
-        weights = exp_max_one(logits)
-        total = xp.sum(weights, axis=-1, keepdims=True)
-        yield rows, weights / xp.where(total == 0, like(1.0, total), total), factors
+            options["falls"] = _taken(falls, rows + first)[:, None, :, 0], falls[:, None, :, 0]
+        queries = _taken(q, rows[:, None, :])
+        weights, factors = (
+            exp_max_one(exact_logits(X, k, dtype, scale, **options)) for X in (queries, 0 * queries)
+        )
+        total = namespace(q).sum(weights, axis=-1, keepdims=True)
+        yield rows, weights / _or_one(total), factors
 
 
 def _taken(array, places):
@@ -246,21 +242,24 @@ def _taken(array, places):
 
 def _mean(weights, values):
     total = namespace(weights).sum(weights, axis=-1, keepdims=True)
-    return weights @ values / namespace(weights).where(total == 0, like(1.0, total), total)
+    return weights @ values / _or_one(total)
 
 
-def n_lost_of(group, zeros, is_causal, top=None):
+def _or_one(total):
+    """Return numbers with 1 in place of 0."""
+    return namespace(total).where(total == 0, like(1.0, total), total)
+
+
+def n_lost_of(inputs, zeros, is_causal, top=None):
     """Return the number of queries whose weights sum to 0 although they see a key.
 
     `zeros` are those whose weights sum to 0, or None; `top` are exponents of keys of earlier calls.
     """
     if zeros is None or not zeros.any():
         return 0
-    xp = namespace(group.q)
-    is_key = xp.ones_like(group.k[..., 0]) if group.padding is None else ~group.padding
-    n_keys = np.cumsum(to_host(is_key).astype(int), axis=-1)
+    n_keys = np.cumsum(_is_free(inputs), axis=-1)
     # Queries of causal attention are those of the last positions.
-    n_keys = n_keys[..., -group.q.shape[-2] :] if is_causal else n_keys[..., -1:]
+    n_keys = n_keys[:, -inputs.q.shape[-2] :] if is_causal else n_keys[:, -1:]
     if top is not None:
         n_keys = n_keys + (to_host(top).max(axis=-1, keepdims=True) > -np.inf)
-    return int((zeros & (n_keys[..., None, :] > 0)).sum())
+    return int((zeros & (n_keys[:, None, :] > 0)).sum())

@@ -11,13 +11,12 @@ from .._arrays import arithmetic, cast, constant, largest_entry, like, namespace
 from .._sums import exp_and_max, transposed
 from .._typing import Array
 from .._validation import check_integer
-from ._gates import running, with_gates
-from ._groups import blocks, side_by_side
-from ._groups import log_weights as log_weights_of
-from ._inputs import check_inputs, check_logits, check_scale
+from ._gates import gate_sums, with_gates
+from ._inputs import blocks, check_inputs, check_logits, check_scale, side_by_side
 from ._masks import array_of, as_mask
 from .masked import LEAST, name_of
 from .masks import DecayMask
+from .merging import log_weights
 
 # Float32 logits of this size are off by up to 1e-5. Inputs that may exceed it use float64.
 _LARGEST_SINGLE_LOGIT = 256.0
@@ -155,7 +154,7 @@ def attended(inputs, dtype, scale, causal, mask, block_size):
     The other parameters are those of `exact_attention`, checked; the mask is a `Mask` or None.
     """
     given = dtype, scale, causal, mask, block_size
-    falls = None if inputs.log_gates is None else running(inputs.log_gates)
+    falls = None if inputs.log_gates is None else gate_sums(inputs.log_gates)
     parts = inputs.k, inputs.v, inputs.padding, falls
     sets, heads = np.arange(inputs.k.shape[0]), inputs.heads_of(np.arange(inputs.k.shape[0]))
     if mask is not None and mask.n_heads not in (None, inputs.n_query_heads):
@@ -186,18 +185,14 @@ def _by_block(q, k, v, padding, falls, heads, dtype, scale, causal, mask, block_
     first = k.shape[-2] - q.shape[-2] if causal else 0  # position of the first query
 
     def logits_of(rows, n, dtype):
-        logits = (cast(q[..., rows, :], dtype) * scale) @ transposed(cast(k[..., :n, :], dtype))
-        do = arithmetic(logits)
+        positions, options = slice(first + rows.start, first + rows.stop), {}
         if falls is not None:
-            own = falls[..., first + rows.start : first + rows.stop]
-            logits = do.add(logits, own[..., :, None] - falls[..., None, :n])
+            options["falls"] = falls[..., positions], falls[..., :n]
         if padding is not None:
-            logits = do.fill(logits, padding[..., None, :n], -np.inf)
+            options["padding"] = padding[..., :n]
         if causal:
-            positions = xp.arange(first + rows.start, first + rows.stop, **place)
-            is_later = xp.arange(n, **place)[None, :] > positions[:, None]
-            logits = do.fill(logits, is_later, -np.inf)
-        return logits
+            options["positions"] = xp.arange(positions.start, positions.stop, **place)
+        return exact_logits(q[..., rows, :], k[..., :n, :], dtype, scale, **options)
 
     for rows in blocks(q.shape[-2], block_size):
         # No query of a causal block reads keys after the block's last query.
@@ -215,12 +210,42 @@ def _by_block(q, k, v, padding, falls, heads, dtype, scale, causal, mask, block_
             logits = logits_of(rows, n, xp.float64)
             weights, level = exp_and_max(arithmetic(logits).add(logits, like(logs, logits)))
             total = xp.sum(weights, axis=-1, keepdims=True)
-        logs = log_weights_of(total[..., 0], level[..., 0])
+        logs = log_weights(total[..., 0], level[..., 0])
         logs = logs if mask is None else logs + math.log(mask.largest)
         # Divide before multiplying by the values, which may be near the largest float.
         weights = arithmetic(weights).divide(weights, xp.where(total == 0, like(1.0, total), total))
         yield rows, weights @ cast(v[..., :n, :], weights.dtype), logs
         del weights  # free them before the next block
+
+
+def exact_logits(q, k, dtype, scale, positions=None, padding=None, falls=None):
+    """Return the logarithms of the weights of keys (..., m, d) for queries (..., n, d).
+
+    Parameters
+    ----------
+    q, k : array
+        Queries and keys.
+    dtype : dtype
+        In which to compute.
+    scale : float
+        Multiplies the products.
+    positions : array of int of shape (..., n), default=None
+        Positions of the queries, which do not see later keys; None if they see all.
+    padding : array of bool of shape (..., m), default=None
+        True where a key is padding.
+    falls : pair of arrays of shape (..., n) and (..., m), default=None
+        Running sums of log gates at the queries and at the keys.
+    """
+    xp, logits = namespace(q), (cast(q, dtype) * scale) @ transposed(cast(k, dtype))
+    do = arithmetic(logits)
+    if falls is not None:
+        logits = do.add(logits, falls[0][..., :, None] - falls[1][..., None, :])
+    if padding is not None:
+        logits = do.fill(logits, padding[..., None, :], -np.inf)
+    if positions is not None:
+        keys = xp.arange(k.shape[-2], device=array_api_compat.device(k))
+        logits = do.fill(logits, keys > positions[..., :, None], -np.inf)
+    return logits
 
 
 def dtype_of_logits(inputs, scale):

@@ -34,7 +34,7 @@ from .._arrays import (
 )
 from .._sums import Rows, finite, scale_keys, scale_queries, transposed
 from .._threads import run_all
-from ._groups import blocks, side_by_side
+from ._inputs import blocks, side_by_side
 from ._masks import some_rows
 
 # Largest estimated relative error of a row computed by products. The estimate is a bound, 100 times
@@ -86,17 +86,17 @@ class Features:
         return not self.keys.holds_logs
 
 
-def attend(group, mask, heads, out):
-    """Write the attention of a `KeyGroup` under a mask to an `Output`.
+def attend(key_features, mask, heads, out):
+    """Write attention under a mask to an `Output`.
 
     Parameters
     ----------
-    group : KeyGroup
+    key_features : KeyFeatures
         The inputs.
     mask : Mask
         The mask.
-    heads : ndarray of int of shape (G,) or (U, G)
-        Query heads of the group.
+    heads : ndarray of int of shape (U, G)
+        Query heads of the sets.
     out : Output
         What is written.
 
@@ -106,8 +106,8 @@ def attend(group, mask, heads, out):
         Number of queries whose output is 0 because their weights sum to 0, though they see a key.
     """
     every = slice(0, None)
-    queries, keys = group.query_features(every), group.key_features(every)
-    features = Features(queries, keys, group.values(every), heads)
+    queries, keys = key_features.queries(every), key_features.keys(every)
+    features = Features(queries, keys, key_features.values(every), heads)
     pieces, n_queries = [], queries.values.shape[-2]
     rest = np.arange(n_queries)
     if mask.products_pay(queries.values.shape[-1], features.values.shape[-1] - 1):
@@ -115,7 +115,7 @@ def attend(group, mask, heads, out):
         rest, pieces = np.flatnonzero(~is_right), _piece(np.arange(n_queries), found, is_right)
     parts = [rest[block] for block in blocks(len(rest), mask.block_rows)]
     work = partial(_by_entries, features=features, mask=mask)
-    results = run_all(work, parts) if group.is_numpy else map(work, parts)
+    results = run_all(work, parts) if key_features.inputs.is_numpy else map(work, parts)
     pieces += chain.from_iterable(results)
     order, *found = zip(*pieces, strict=True)
     order, found = np.concatenate(order), [side_by_side(parts, -2) for parts in found]

@@ -7,7 +7,6 @@ import numpy as np
 from .._arrays import cast, like, namespace
 from .._sums import exp_and_max
 from .._typing import Array, Result
-from ._groups import log_weights
 from ._inputs import check_real
 
 
@@ -103,3 +102,11 @@ def merge_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Re
         # What an operator returns without any key may be NaN, as in torch: its weight is 0.
         out = out + share * xp.where(share == 0, like(0.0, own), own)
     return cast(out, dtype), cast(lse, lses[0].dtype)
+
+
+def log_weights(weights, level):
+    """Return the logarithms of weights times exp(level), in float64; 0 has -inf and no gradient."""
+    xp = namespace(weights)
+    is_zero = weights == 0
+    logs = xp.log(cast(xp.where(is_zero, like(1.0, weights), weights), xp.float64)) + level
+    return xp.where(is_zero, like(-np.inf, logs), logs)

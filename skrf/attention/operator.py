@@ -8,7 +8,7 @@ import numpy as np
 
 from .._arrays import like, to_host
 from .._estimator import EstimatorBase
-from .._threads import serial_blas
+from .._threads import run_all, serial_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
@@ -19,13 +19,13 @@ from ._feature_maps import (
     check_lse,
     fitted,
     ignores_data,
+    maps_of_sets,
     needs_data,
     redrawn_maps,
     rows_of_head,
     rows_of_sets,
 )
 from ._gates import with_gates
-from ._groups import Attended, KeyGroup, Output, for_each
 from ._inputs import check_flag, check_inputs, check_scale
 from ._judging import (
     AttentionDiagnosis,
@@ -40,12 +40,18 @@ from ._judging import (
 from ._masks import as_mask
 from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
-from .linear import attend_to_all, attend_to_earlier
+from .linear import (
+    AttentionResult,
+    KeyFeatures,
+    Output,
+    attend_to_all,
+    attend_to_earlier,
+    for_sets,
+)
 from .masks import DecayMask
 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of keys
-_JOINT_ENTRIES = 2**13  # features of a step's set up to which all sets are computed at once
 
 
 class ApproxKernelAttention(EstimatorBase):
@@ -300,7 +306,7 @@ class ApproxKernelAttention(EstimatorBase):
         rows = rows_of_sets(inputs)
         if not inputs.is_numpy:  # on a device each thread queues work in an order of its own
             return [maps_of(own) for own in rows]
-        return for_each(lambda number: maps_of(rows[number]), inputs, is_joint=False)
+        return run_all(maps_of, rows, is_short=inputs.is_short)
 
     # ---------------------------------------------------------------- calls
 
@@ -397,38 +403,38 @@ class ApproxKernelAttention(EstimatorBase):
         wants_lse : bool, default=False
             Whether logarithms of sums of weights are wanted.
         """
-        n_queries, n_sets, mask = inputs.q.shape[-2], inputs.k.shape[0], None
+        n_queries, mask, before, is_double = inputs.q.shape[-2], None, None, False
         if self.mask is not None and not isinstance(self.mask, DecayMask):
             given = n_queries, inputs.k.shape[-2], inputs.n_query_heads, self.causal, inputs.q
             mask = as_mask(self._mask_in_use(), *given)
-        before, is_joint, is_double = None, not inputs.is_numpy, False
         if state is not None:
             before = sums_of_sets(state, inputs, maps[0].n_features, self._marks(maps, inputs))
-            is_joint = is_joint or n_queries * maps[0].n_features <= _JOINT_ENTRIES
             is_double = state.is_double or n_queries == 1  # which costs less than to ask
 
-        def attend(number):
-            group = KeyGroup.of(inputs, number, maps, is_double)
-            out, sums = Output(group, wants_lse), None
+        def attend(sets):
+            features = KeyFeatures(inputs.of(sets), maps_of_sets(maps, sets), is_double)
+            out, sums = Output(features, wants_lse), None
             if mask is not None:
-                heads = inputs.heads_of(np.arange(n_sets) if number is None else number)
-                n_lost = masked.attend(group, mask, heads, out)
+                heads = inputs.heads_of(np.arange(sets.start, sets.stop))
+                n_lost = masked.attend(features, mask, heads, out)
             elif self.causal:
-                sums = before if before is None or number is None else before.of(number)
+                sums = None if before is None else before.of(sets)
                 n_seen = None if sums is None else sums.top
-                options = self.block_size, state is not None
-                sums = attend_to_earlier(group, out, sums, *options)
-                n_lost = n_lost_of(group, out.zeros(), True, n_seen)
+                goes_on = state is not None
+                sums = attend_to_earlier(features, out, sums, self.block_size, goes_on)
+                n_lost = n_lost_of(features.inputs, out.zeros(), True, n_seen)
             else:
-                attend_to_all(group, out, self.block_size)
-                n_lost = n_lost_of(group, out.zeros(), False)
-            result, distances = out.joined(), 0.0
+                attend_to_all(features, out, self.block_size)
+                n_lost = n_lost_of(features.inputs, out.zeros(), False)
+            outputs, distances = out.joined(), 0.0
             if n_judged:
                 scale = check_scale(self.scale, inputs.k.shape[-1])
-                distances = judged(group, result, n_judged, scale, self.causal, window)
-            return Attended(result, out.lse(), sums, not group.is_usual, n_lost, distances)
+                distances = judged(features, outputs, n_judged, scale, self.causal, window)
+            is_unusual = not features.is_usual
+            return AttentionResult(outputs, out.lse(), sums, is_unusual, n_lost, distances)
 
-        return Attended.of_sets(for_each(attend, inputs, is_joint), is_joint)
+        results = for_sets(attend, inputs, len(maps), self.block_size)
+        return AttentionResult.joined(results)
 
     # ---------------------------------------------------------------- streaming
 
@@ -579,13 +585,15 @@ class ApproxKernelAttention(EstimatorBase):
             others = redrawn_maps(maps, lambda transformer, n=n: transformer._seed + n)
             outputs.append(self._attend(inputs, others).out)
         error = spread([to_host(out) for out in outputs])
+
+        def effective_of(sets):
+            return effective_features(KeyFeatures(inputs.of(sets), maps_of_sets(maps, sets)))
+
         if self.mask is not None or not maps[0].is_positive:
-            effective = []
+            effective = None
         else:
-            numbers = range(len(inputs.k)) if inputs.is_numpy else [None]
-            effective = [effective_features(KeyGroup.of(inputs, n, maps)) for n in numbers]
-        effective = [numbers for numbers in effective if numbers is not None]
-        effective = np.concatenate(effective) if effective else None
+            effective = np.concatenate(for_sets(effective_of, inputs, len(maps)))
+            effective = effective if len(effective) else None
         if not n_judged:
             return AttentionDiagnosis(error, effective)
         *squares, size = attended.distances[0]

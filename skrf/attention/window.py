@@ -12,10 +12,10 @@ from .._estimator import EstimatorBase
 from .._sums import exp_and_max, transposed
 from .._typing import Array
 from .._validation import check_integer
-from ._groups import blocks_between, log_weights, side_by_side
-from ._inputs import check_flag, check_inputs, check_scale
+from ._inputs import blocks_between, check_flag, check_inputs, check_scale, side_by_side
 from ._state import State
 from .exact import dtype_of_logits
+from .merging import log_weights
 
 _BLOCK_ROWS = 128  # queries that are computed at a time
 
