@@ -3,8 +3,9 @@ Near rows exact, far rows through landmarks; and which columns matter
 =====================================================================
 
 Two ideas of the kernel machine. Left: a few landmarks cannot follow a wiggly function; with the
-exact kernel within leaves of 50 rows they can, in time linear in the rows. Right: the scales that a
-kernel machine learns from the targets, beside what is lost when a column is shuffled.
+exact kernel within leaves of 50 rows they can, in time linear in the rows. Right: how much each
+column matters, as the fit finds from its own rows, beside what is lost on new rows when a column
+is shuffled.
 """
 
 # %%
@@ -30,8 +31,8 @@ curves = {
 curves = {name: model.fit(x, y).predict(grid) for name, model in curves.items()}
 
 # %%
-# Ten columns, of which four say something. The scales of the members are learned on either half of
-# the rows and judged on the other.
+# Ten columns, of which four say something. ``feature_importances_`` permutes each column in one
+# half of the rows, which members that are fitted to the other half predict.
 
 X = rng.normal(size=(1000, 10))
 target = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * np.abs(X[:, 3])

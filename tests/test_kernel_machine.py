@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 from scipy.special import expit
 from sklearn.datasets import load_diabetes, load_wine
+from sklearn.feature_selection import SelectFromModel
 from sklearn.model_selection import cross_val_score, train_test_split
 
 from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegressor
@@ -525,8 +526,52 @@ def test_without_relevance_all_columns_count_alike():
     assert [one.kernel_ for one in model.estimators_] == ["laplacian", "gaussian"]
     assert [one.exponent_ for one in model.estimators_] == [0.5, 2.0]
     assert all(one.relevance_ is None for one in model.estimators_)
-    assert_allclose(model.feature_importances_, 1 / 13)
+    assert model.feature_importances_.sum() == pytest.approx(1)
     assert model.score(X, y) > 0.97
+
+
+# ---------------------------------------------------------------- importances
+
+
+def test_importances_are_what_permuted_columns_lose():
+    """Squared errors rise by twice the variance of the part of the column."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 3))
+    y = X[:, 0] + 2 * X[:, 1] + 0.1 * rng.normal(size=600)
+    kernel = {"kernels": ["gaussian"], "random_state": 0}
+    for parameters in ({}, {"relevance": None}, {"max_leaf_size": 100, "n_components": 50}):
+        model = KernelMachineRegressor(**kernel, **parameters).fit(X, y)
+        assert_allclose(model.feature_importances_, [0.2, 0.8, 0], atol=0.04)
+    labels = np.digitize(X[:, 1], [-1, 1])
+    model = KernelMachineClassifier(**kernel).fit(np.column_stack([X, np.ones(600)]), labels)
+    assert_allclose(model.feature_importances_, [0, 1, 0, 0], atol=0.01)
+
+
+def test_noise_of_many_levels_is_not_important():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {"x": rng.normal(size=500), "postcode": rng.integers(60, size=500).astype(str)}
+    )
+    X["postcode"] = "P" + X["postcode"]
+    model = KernelMachineRegressor(random_state=0).fit(X, X["x"] + rng.normal(size=500))
+    assert model.feature_importances_[1] < 0.05
+    scales = [np.abs(member.relevance_) for member in model.estimators_[:2]]
+    assert max(scale[2:].sum() / scale.sum() for scale in scales) > 0.3  # which say otherwise
+
+
+def test_importances_are_computed_when_they_are_read():
+    X, y = load_wine(return_X_y=True)
+    model = KernelMachineClassifier(random_state=0)
+    assert not hasattr(model, "feature_importances_")
+    stored = pickle.dumps(model.fit(X, y))
+    important = model.feature_importances_
+    assert model.feature_importances_ is important
+    assert_array_equal(pickle.loads(stored).feature_importances_, important)
+    assert_array_equal(pickle.loads(pickle.dumps(model)).feature_importances_, important)
+    chosen = SelectFromModel(model).fit(X, y).get_support()
+    assert_array_equal(chosen, important >= important.mean())
+    assert_array_equal(model.fit(X[:, ::-1], y).feature_importances_.shape, important.shape)
+    assert model.feature_importances_ is not important
 
 
 def test_lines_of_progress(capsys):
@@ -554,6 +599,8 @@ def test_hostile_tables(rows):
     shares = model.predict_proba(X)
     assert_allclose(shares.sum(axis=1), 1)
     assert np.isin(model.predict(X), y).all() and np.isfinite(model.decision_function(X)).all()
+    total = model.feature_importances_.sum()
+    assert total == 0 or total == pytest.approx(1)  # y is noise
     if rows == "equal":
         assert_allclose(shares, 1 / 3, atol=0.02)
     if rows != "one class":

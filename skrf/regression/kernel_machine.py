@@ -28,6 +28,7 @@ from .base import score
 from .blend import PairCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
 from .data import check_class_weight, class_factors, codes_of_targets, copy_groups
 from .decide import of_pairs
+from .importances import HeldOutRows
 from .members import HalfScales, Kernel, Limits, MemberSearch, TrainingData, fit_member
 from .table import Table, categories_of, comparable, read_columns, warn_of_text
 
@@ -58,6 +59,8 @@ class Blend:
         Share of the rows of two classes that are as likely to have either.
     variance_scale : ndarray of shape (T,)
         Factors of the variances of numbers.
+    held_out : HeldOutRows or None
+        The rows that importances of the columns are computed from.
     """
 
     table: Table
@@ -67,10 +70,11 @@ class Blend:
     calibrations: tuple = ()
     smoothing: float = 0.0
     variance_scale: np.ndarray | float = 1.0
+    held_out: HeldOutRows | None = None
 
     def columns(self, X):
         """Return the columns of rows for every kernel by name."""
-        return columns_of(self.table, self.table(X))
+        return self.table.columns_of_kernels(self.table(X))
 
     def predictions(self, rows):
         """Return each kernel's predictions at rows of columns, averaged over halves."""
@@ -120,6 +124,8 @@ class FittedMembers:
         Each kernel's leave-one-out predictions.
     variances : list of ndarray of shape (n,)
         Variances of numbers in units of that of the noise.
+    held_out : HeldOutRows or None
+        The rows that importances of the columns are computed from.
     """
 
     data: TrainingData
@@ -127,6 +133,7 @@ class FittedMembers:
     members: list
     predictions: list
     variances: list
+    held_out: HeldOutRows | None
 
     def blend(self, weights, calibrations=(), **parameters):
         """Return the `Blend` of kernels of some weight, and the weights of all kernels.
@@ -140,14 +147,9 @@ class FittedMembers:
                 calibrations[i] for k in chosen for i in (2 * k, 2 * k + 1)
             ]
         kept = np.concatenate([np.zeros(0), *(parts[k] for k in chosen)])
-        blend = Blend(self.table, [self.members[k] for k in chosen], kept, **parameters)
+        members = [self.members[k] for k in chosen]
+        blend = Blend(self.table, members, kept, held_out=self.held_out, **parameters)
         return blend, np.array([part.sum() for part in parts])
-
-
-def columns_of(table, encoded):
-    """Return the columns for every kernel by name: the Gaussian has no ranks."""
-    smooth = np.ascontiguousarray(encoded[:, ~table.are_ranks])
-    return {"laplacian": encoded, "gaussian": smooth}
 
 
 def _normalised_weights(weights, factors):
@@ -238,13 +240,13 @@ class _KernelMachine(EstimatorBase):
         progress(f"{encoded.shape[0]} rows, {encoded.shape[1]} columns of numbers")
         seed = draw_seed(self.random_state)
         _, first, number = np.unique(row_codes(encoded), return_index=True, return_inverse=True)
-        rows = columns_of(table, encoded[first])
+        rows = table.columns_of_kernels(encoded[first])
         limits = Limits(self.n_components, self.max_leaf_size)
         data = TrainingData(rows, number, weights, targets, codes, problems, limits, seed)
-        fitted = FittedMembers(data, table, [], [], [])
         if problems == []:  # of a single class
-            return draft, fitted
+            return draft, FittedMembers(data, table, [], [], [], None)
         halves, searches = self._halves(data, kernels, progress), {}
+        fitted = FittedMembers(data, table, [], [], [], HeldOutRows.of(data, halves))
         for kernel in kernels:
             if kernel.name not in searches:
                 searches[kernel.name] = MemberSearch(data, halves, kernel)
@@ -288,22 +290,18 @@ class _KernelMachine(EstimatorBase):
         draft.estimators_ = [member for halves in fitted.members for member in halves]
         n_halves = len(draft.estimators_) // max(len(kernel_weights), 1)
         draft.estimator_weights_ = np.repeat(kernel_weights / max(n_halves, 1), n_halves)
-        draft.feature_importances_ = draft._importances()
         return commit(self, draft)
 
-    def _importances(self):
-        """Return the mean share of each column of the table in the scales of members."""
-        table, total = self._fitted.table, np.zeros(self.n_features_in_)
-        sources = {"laplacian": table.sources, "gaussian": table.sources[~table.are_ranks]}
-        for member, weight in zip(self.estimators_, self.estimator_weights_, strict=True):
-            source, scales = sources[member.kernel_], member.relevance_
-            if scales is None:
-                scales = np.ones(len(source))
-            elif scales.ndim == 2:
-                scales = np.diagonal(scales)
-            scales = np.maximum(scales.astype(np.float64), 0.0)
-            total += weight * np.bincount(source, scales / scales.sum(), len(total))
-        return total / total.sum() if total.any() else total
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Shares of the columns in what predictions of rows that were left out lose."""
+        check_is_fitted(self)
+        blend = self._fitted
+        if blend.held_out is None:  # a single class
+            return np.zeros(self.n_features_in_)
+        return blend.held_out.importances(
+            blend.table, blend.members, self.n_features_in_, self._losses
+        )
 
     def _read_columns(self, X):
         check_is_fitted(self)
@@ -361,9 +359,9 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
     best_score_ : float
         Mean logarithm of the probability of the class of rows that were left out, one by one.
     feature_importances_ : ndarray of shape (n_features_in_,)
-        Share of each column of X in the scales of the members, sum 1. Scales say how much the
-        target changes along a column, not how much is lost without it: see also
-        `sklearn.inspection.permutation_importance`.
+        How much the log loss of left-out rows rises when a column of X is permuted, as shares with
+        sum 1; 0 where it does not rise. Computed when it is first read, by members that are fitted
+        to one half of at most 2,000 of the rows and predict the other half.
     classes_ : ndarray of shape (n_classes,)
         The labels.
     n_features_in_ : int
@@ -530,14 +528,17 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         ndarray of shape (n_samples,) or (n_samples, n_classes)
             The scores, of two classes positive for the second.
         """
-        columns = self._read_columns(X)
-        blend, n_classes, n_rows = self._fitted, len(self.classes_), len(columns[0])
-        predictions = blend.predictions(blend.columns(columns))
-        if n_classes == 1:
-            return np.zeros(n_rows)
-        if n_classes == 2:
+        columns, blend = self._read_columns(X), self._fitted
+        if len(self.classes_) == 1:
+            return np.zeros(len(columns[0]))
+        return self._scores(blend.predictions(blend.columns(columns)))
+
+    def _scores(self, predictions):
+        """Return the `decision_function`, given each kernel's predictions."""
+        blend = self._fitted
+        if len(self.classes_) == 2:
             logits = [_logits(values) for values in predictions]
-            return sum(map(np.multiply, blend.weights, logits), np.zeros(n_rows)) + blend.offset
+            return np.tensordot(blend.weights, logits, 1) + blend.offset
         parts = [part for values in predictions for part in np.hsplit(values, 2)]
         logs = [calibrate(part) for calibrate, part in zip(blend.calibrations, parts, strict=True)]
         return log_softmax(np.tensordot(blend.weights, logs, 1), axis=1)
@@ -558,12 +559,19 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         scores = self.decision_function(X)
         if len(self.classes_) == 1:
             return np.ones((len(scores), 1))
+        return self._probabilities(scores)
+
+    def _probabilities(self, scores):
         if scores.ndim == 2:
             return np.exp(scores)
         smoothing = self._fitted.smoothing
         seconds = (1 - smoothing) * expit(scores) + smoothing / 2
         firsts = (1 - smoothing) * expit(-scores) + smoothing / 2
         return np.column_stack([firsts, seconds])
+
+    def _losses(self, predictions, data):
+        shares = self._probabilities(self._scores(predictions))
+        return -np.log(shares[np.arange(len(shares)), data.codes])
 
     def predict(self, X: Array) -> np.ndarray:
         """Return the most probable labels.
@@ -627,9 +635,9 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         Negative mean squared error of rows that were left out, one by one, in units of the variance
         of the target.
     feature_importances_ : ndarray of shape (n_features_in_,)
-        Share of each column of X in the scales of the members, sum 1. Scales say how much the
-        target changes along a column, not how much is lost without it: see also
-        `sklearn.inspection.permutation_importance`.
+        How much the squared error of left-out rows rises when a column of X is permuted, as shares with
+        sum 1; 0 where it does not rise. Computed when it is first read, by members that are fitted
+        to one half of at most 2,000 of the rows and predict the other half.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -753,6 +761,10 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         sizes = np.sqrt(np.average((centred / largest) ** 2, axis=0, weights=weights))
         self._unit = np.where(sizes > 0, sizes, 1.0) * largest
         return centred / self._unit, None, None
+
+    def _losses(self, predictions, data):
+        residuals = np.tensordot(self._fitted.weights, predictions, 1) - data.targets
+        return np.square(residuals).mean(axis=1)
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
         """Return predictions of the targets.

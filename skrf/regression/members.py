@@ -285,6 +285,17 @@ class TrainingData:
             return (False,)
         return (True,) if len(self.problems) == 1 else (False, True)
 
+    def subset(self, rows):
+        """Return some of the rows, all of which count as distinct."""
+        return replace(
+            self,
+            X={name: X[self.row_to_distinct[rows]] for name, X in self.X.items()},
+            row_to_distinct=np.arange(len(rows)),
+            weights=self.weights[rows],
+            targets=self.targets[rows],
+            codes=None if self.codes is None else self.codes[rows],
+        )
+
     def learn_scales(self, kernel, learning_rows, validation_rows):
         """Return scales of every round that suits rows of another half; the first are None."""
         parts = []
@@ -541,10 +552,16 @@ def fit_member(data, kernel, setting, half):
 
 def _fit_member(data, kernel, near_far, alpha, validation_rows):
     expansions, loo_predictions, fits = [], [], []
+    if data.codes is not None:
+        counts = np.bincount(data.codes, minlength=1 + max(p.groups.max() for p in data.problems))
     for is_logistic in data.modes:
         for problem in data.problems or [None]:
             rows, targets = np.arange(len(data.row_to_distinct)), data.targets
             if problem is not None:
+                if problem.lacks_a_side(counts):
+                    level = problem.only_target(counts)
+                    expansions.append((np.zeros((0, 1)), np.zeros((len(near_far.X), 1)), level))
+                    continue
                 rows = np.flatnonzero(np.isin(data.codes, problem.groups))
                 targets = np.where(data.codes[rows] == problem.groups[1], 1.0, -1.0)[:, None]
             distinct = near_far.distinct_rows(rows, data.weights[rows])
@@ -582,6 +599,17 @@ def _fit_member(data, kernel, near_far, alpha, validation_rows):
         start += left.shape[1]
     near_far.residuals.clear()  # members are many
     return member, values[validation_rows], variances
+
+
+def refit(member, data):
+    """Return the `Member` of other rows with the kernel, the scales and the ridge of a member."""
+    kernel, width = member.kernel, member.near_far.landmarks.width
+    X = data.X[kernel.name]
+    scaled_rows = ScaledRows.of(
+        kernel, member.relevance_, X, data.row_to_distinct, data.limits, data.rng()
+    )
+    near_far = scaled_rows.near_far_kernel(kernel, width / scaled_rows.unit)
+    return _fit_member(data, kernel, near_far, member.alpha, np.arange(0))[0]
 
 
 def logistic_step(fit, distinct, targets, alpha):

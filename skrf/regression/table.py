@@ -468,6 +468,11 @@ class Table:
         sources = np.concatenate([numbers, numbers, numbers[self.has_gaps], of_levels])
         return sources[self.kept]
 
+    def columns_of_kernels(self, encoded):
+        """Return the columns for every kernel by name: the Gaussian has no ranks."""
+        smooth = np.ascontiguousarray(encoded[:, ~self.are_ranks])
+        return {"laplacian": encoded, "gaussian": smooth}
+
     def conformed(self, columns, names):
         """Return columns of other rows as they were in fit; see `Levels.check`.
 
