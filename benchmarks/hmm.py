@@ -1,6 +1,6 @@
 """Measure a step of the hidden Markov filter against a dense one as the number of states grows.
 
-python benchmarks/hmm.py [--quick | --targets | --few] [--rounds R] [--threads T]
+python benchmarks/hmm.py [--quick | --targets | --few | --starts] [--rounds R] [--threads T]
 
 Compares `KernelHMM.filter_step` (256 features) with a step that holds the matrix of states by
 states and is written in plain NumPy with the same look-up of emissions, for one sequence and for
@@ -18,7 +18,9 @@ side many times the work itself: look at the loads that are printed. Memory is t
 process that never holds a dense matrix.
 
 With --few it measures three to 64 states on one long series instead, beside hmmlearn in both of its
-modes, by CPU time: the first call, the best of later ones, and how both compare.
+modes, by CPU time: the first call, the best of later ones, and how both compare. With --starts it
+fits seven problems from ten seeds each, and prints the log likelihoods per sample where they end
+beside the best of 16 fits by hmmlearn.
 """
 
 import argparse
@@ -46,6 +48,15 @@ DTYPES = ("float32", "float64")
 WANTED = {1: 16, 8: 24}  # dense / ours at 16,384 states
 STEPS_OURS, STEPS_DENSE, SECONDS_A_ROUND = 12, 3, 1.0
 SPARE = 1.5e9  # bytes that must be free besides a dense matrix
+PROBLEMS = (
+    "sunspots, 6",
+    "left-right, 5",
+    "left-right, 8",
+    "regimes, variances only",
+    "regimes, make_regime",
+    "Gaussian, 4",
+    "8 symbols",
+)
 MANY = 10**6  # symbols of the longest series of few states
 MB, GB = 1e6, 1e9
 
@@ -507,6 +518,132 @@ def few():
     gate("a million symbols, 16 states: Viterbi", best_of(partial(model.decode, X), 1), 1000.0, 1.0)
 
 
+# ---------------------------------------------------------------- where fits end, beside hmmlearn
+
+
+def walk(rng, moves, start, length):
+    """Return a path of states."""
+    import numpy as np
+
+    path, edges = [], np.cumsum(np.vstack([moves, start]), axis=1)
+    for point in rng.uniform(size=length):
+        row = edges[path[-1] if path else -1]
+        path.append(min(int(np.searchsorted(row, point)), len(start) - 1))
+    return np.array(path)
+
+
+def problem(name):
+    """Return samples, lengths, what `KernelHMM` takes, and the log likelihood of the truth."""
+    import numpy as np
+
+    from skrf.datasets import make_regime
+    from skrf.graphical import KernelHMM
+
+    rng, lengths, means, shares = np.random.default_rng(5), [2000], None, None
+    if name == "sunspots, 6":
+        from statsmodels.datasets import sunspots
+
+        series = np.sqrt(sunspots.load_pandas().data["SUNACTIVITY"].to_numpy()[:231, None])
+        return series, None, {"states": 6, "emissions": "gaussian"}, None
+    if name.startswith("regimes"):
+        moves, n = 0.925 * np.eye(3) + 0.025, 3
+        path = walk(rng, moves, np.full(3, 1 / 3), 2000)
+        if "make_regime" in name:  # keys of three regimes, of which a state has one each
+            keys = [make_regime(kind, 2000, random_state=0)[1] for kind in ("normal", "sphere")]
+            keys.append(make_regime("shifted", 2000, random_state=1)[1])
+            rows = np.array(keys)[path, np.arange(2000)]
+            return rows, None, {"states": 3, "emissions": "gaussian"}, None
+        means, variances = np.zeros((3, 1)), np.square([[0.5], [1.2], [2.5]])
+    elif name.startswith("Gaussian"):
+        n = int(name[-1])
+        moves = 0.9 * np.eye(n) + 0.1 * rng.dirichlet(np.ones(n), size=n)
+        means = rng.normal(size=(n, 2)) * 1.5
+        variances = rng.uniform(0.5, 1.5, (n, 2))
+    elif name == "left-right, 5":  # 40 sequences, and a state or two may be left out
+        n, lengths = 5, [60] * 40
+        ahead = np.triu(np.ones((n, n))) - np.triu(np.ones((n, n)), 3)
+        moves = 0.15 * rng.dirichlet(np.ones(n), size=n) * ahead + 0.9 * np.eye(n)
+        moves /= moves.sum(axis=1, keepdims=True)
+        shares = rng.dirichlet(np.full(12, 0.5), size=n)
+    elif name == "left-right, 8":  # one sequence, 300 symbols of every state in turn
+        n, lengths = 8, [2400]
+        moves = np.eye(n) * (1 - 1 / 300) + np.eye(n, k=1) / 300
+        moves[-1, -1] = 1
+        shares = rng.dirichlet(np.ones(8), size=n)
+    else:  # 8 symbols
+        n = 4
+        moves = 0.5 * np.eye(n) + 0.5 * rng.dirichlet(np.ones(n), size=n)
+        shares = rng.dirichlet(np.full(8, 0.4), size=n)
+    start = np.eye(n)[0] if name.startswith("left") else np.full(n, 1 / n)
+    path = np.concatenate([walk(rng, moves, start, length) for length in lengths])
+    given = {"states": n}
+    if name.startswith("left"):
+        given |= {"transition_mask": moves > 0, "start_mask": start > 0}
+    if name == "left-right, 8":
+        path = np.repeat(np.arange(n), 300)
+    if means is None:
+        edges = shares.cumsum(axis=1)[path]
+        X = (rng.random((len(path), 1)) > edges).sum(axis=1).clip(max=shares.shape[1] - 1)[:, None]
+        truth = KernelHMM.from_tables(start, moves, shares)
+    else:
+        X = means[path] + np.sqrt(variances[path]) * rng.normal(size=(len(path), means.shape[1]))
+        given["emissions"] = "gaussian"
+        truth = KernelHMM.from_tables(start, moves, means=means, covars=variances)
+    return X, lengths, given, truth.score(X, lengths) / len(X)
+
+
+def hmmlearn_fit(X, lengths, given, seed):
+    """Return the log likelihood where EM of hmmlearn ends, from one of its own starts."""
+    import numpy as np
+    from hmmlearn import hmm
+
+    n, params = given["states"], {"n_iter": 300, "tol": 1e-3, "random_state": seed}
+    kind = hmm.GaussianHMM if "emissions" in given else hmm.CategoricalHMM
+    if "transition_mask" in given:
+        model = kind(n, init_params="e", **params)
+        draws = np.random.default_rng(seed).dirichlet(np.ones(n), size=n)
+        model.startprob_ = given["start_mask"].astype(float)
+        model.transmat_ = draws * given["transition_mask"]
+        model.transmat_ /= model.transmat_.sum(axis=1, keepdims=True)
+    else:
+        model = kind(n, **params)
+    return model.fit(X, lengths).score(X, lengths)
+
+
+def starts(only, n_seeds=10):
+    """Print where fits of several seeds end, beside the best of 16 by hmmlearn."""
+    import numpy as np
+
+    from skrf.graphical import KernelHMM
+
+    print(
+        "| problem | least | median | gate | of 10 | CPU s | hmmlearn, best of 16 | CPU s | truth |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    for name in PROBLEMS:
+        if only and only not in name:
+            continue
+        X, lengths, given, truth = problem(name)
+        began = time.process_time()
+        theirs = [quietly(hmmlearn_fit)(X, lengths, given, seed) for seed in range(16)]
+        cpu, best = time.process_time() - began, max(theirs) / len(X)
+        gate = truth - 0.01 if name == "left-right, 8" else best - 0.002
+        fit, ends = quietly(KernelHMM.fit), []
+        fit(KernelHMM(**given, max_iter=2, random_state=0), X, lengths)  # compiles
+        began = time.process_time()
+        for seed in range(n_seeds):
+            model = fit(KernelHMM(**given, random_state=seed), X, lengths)
+            ends.append(model.score(X, lengths) / len(X))
+        own = (time.process_time() - began) / n_seeds
+        reached = sum(end >= gate for end in ends)
+        last = "" if truth is None else f"{truth:.4f}"
+        print(
+            f"| {name} | {min(ends):.4f} | {np.median(ends):.4f} | {gate:.4f} | {reached} | "
+            f"{own:.2f} | {best:.4f} | {cpu:.1f} | {last} |",
+            flush=True,
+        )
+
+
 def main():
     """Run all cases and print what was seen."""
     parser = argparse.ArgumentParser(
@@ -517,12 +654,18 @@ def main():
         "--targets", action="store_true", help=f"only {LONGEST_DENSE} states, no results written"
     )
     parser.add_argument("--few", action="store_true", help="few states, beside hmmlearn")
+    parser.add_argument(
+        "--starts", nargs="?", const="", metavar="PROBLEM", help="where fits end, beside hmmlearn"
+    )
     parser.add_argument("--rounds", type=int, help="default 9, quick 2")
     parser.add_argument("--threads", type=int, default=N_THREADS, help=f"default {N_THREADS}")
     parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.few:
         few()
+        return
+    if options.starts is not None:
+        starts(options.starts)
         return
     if options.case:
         n_states, dtype, n_rounds, with_dense = options.case

@@ -1,6 +1,7 @@
 """Learning the embeddings of a hidden Markov model: gradients of its likelihood, and starts."""
 
 import math
+from bisect import bisect
 from functools import partial
 
 import numpy as np
@@ -18,6 +19,7 @@ from ._recursions import ANY, LEAST
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
 _SCREENED, _FINISHED = 16, 3  # starts of EM, and of them those that are finished
+_ON_PATH = 0.7  # of the posterior of a start along paths, of which the rest is for all states
 _LEAST_SHARE = 1e-10  # of probabilities that EM learns, so that none is lost for good
 
 
@@ -64,7 +66,8 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
         starts = _screened(free, sequences, rng, settings, redraw)
         names = [f"fit, start {number} of {len(starts)}" for number in range(1, len(starts) + 1)]
     elif n_init not in (1, "screened"):
-        starts += [(free, arrays) for arrays in _normal_starts(free, n_init - 1, rng)]
+        normal = _normal_starts(free, n_init - 1, rng)
+        starts += [(free, _with_emissions(free, arrays, redraw)) for arrays in normal]
         names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
 
     def ended(start, name):
@@ -98,6 +101,13 @@ def _normal_starts(free, number, rng):
     return [[*map(np.multiply, roots, unpacked(draw, embeddings)), *rest] for draw in draws]
 
 
+def _with_emissions(free, arrays, redraw):
+    """Return a start with other emissions, if they can be drawn."""
+    if redraw is None:
+        return arrays
+    return arrays[: -len(free.first.emitter.parameters)] + redraw().parameters
+
+
 # ---------------------------------------------------------------- expectation maximisation
 #
 # Where embeddings are wide enough for any tables, steps of EM go over the tables themselves.
@@ -117,21 +127,21 @@ def _takes_tables(free):
 
 
 def _screened(free, sequences, rng, settings, redraw):
-    """Return where EM ends from the best three of 16 starts, half of which prefer to stay."""
-    states, targets = (free.roles.index(role) for role in ("states", "targets"))
+    """Return where EM ends from the best three of 16 starts, twelve of them along random paths."""
     starts = [free.arrays, *_normal_starts(free, _SCREENED - 1, rng)]
     progress, ranked = Progress(settings["verbose"]), []
     for number, arrays in enumerate(starts):
-        if number % 2:
-            arrays[targets] = arrays[states].copy()
-        if number and redraw is not None:
-            arrays[-len(free.first.emitter.parameters) :] = redraw().parameters
+        if number and number % 4 == 0:
+            arrays = _with_emissions(free, arrays, redraw)
         model = free.model(arrays)
+        tables = _tables(model)
+        if number % 4:
+            tables = _along_paths(model, tables, sequences, number / _SCREENED, rng)
         n_iter = min(40, settings["max_iter"])
-        log_prob, tables = expectation_maximisation(model, sequences, n_iter, 0.0)
+        log_prob, tables = expectation_maximisation(model, sequences, n_iter, 0.0, tables)
         ranked.append((log_prob, number, tables))
         progress(f"start {number + 1} of {_SCREENED}: log likelihood {log_prob:.6f}")
-    ranked.sort(key=lambda one: (-one[0], one[1]))
+    ranked.sort(key=lambda start: (-start[0], start[1]))
     ends = []
     for _, number, tables in ranked[:_FINISHED]:
         n_iter, tol = min(200, settings["max_iter"]), settings["tol"]
@@ -139,6 +149,72 @@ def _screened(free, sequences, rng, settings, redraw):
         progress(f"start {number + 1} goes on: log likelihood {log_prob:.6f}")
         ends.append(_embedded(free, tables))
     return ends
+
+
+def _tables(model):
+    """Return start, transitions and emissions of a model."""
+    emission = model.emitter
+    if emission is None and model.emission is not None:
+        emission = model.emission.R
+    return model.start, model.transition.R, emission
+
+
+def _along_paths(model, tables, sequences, share, rng):
+    """Return tables after a step of EM with posteriors near random paths, one a sequence.
+
+    Paths are drawn without a look at the symbols. A state lasts for one position in the mean if
+    `share` is 0, and for one of n equal parts of a sequence if it is 1.
+    """
+    start, A, _ = tables
+    n, (symbols, begins) = len(start), joined(sequences)
+    dwell = max(1.0, len(symbols) / len(sequences) / n) ** share**2
+    leave = A * (1 - np.eye(n))
+    totals = leave.sum(axis=1, keepdims=True)
+    edges = np.cumsum(np.divide(leave, totals, out=np.zeros((n, n)), where=totals > 0), axis=1)
+    lengths = map(len, sequences)
+    paths = [_random_path(np.cumsum(start), edges, length, dwell, rng) for length in lengths]
+    path, moves = np.concatenate(paths), A.copy()
+    goes_on = np.flatnonzero(~begins)
+    np.add.at(moves, (path[goes_on - 1], path[goes_on]), 1.0)
+    posteriors = np.full((len(path), n), (1 - _ON_PATH) / n)
+    posteriors[np.arange(len(path)), path] += _ON_PATH
+    if model.allowed is not None:
+        posteriors *= model.allowed[symbols]
+        posteriors /= posteriors.sum(axis=1, keepdims=True)
+    by_row = np.zeros((len(_rows(model, tables[2])), n))
+    add_rows(by_row, symbols % len(by_row), posteriors)
+    return _maximised(model, tables, moves, by_row, start)
+
+
+def _random_path(start, edges, length, dwell, rng):
+    """Return a path of states that last for some positions each.
+
+    Parameters
+    ----------
+    start : ndarray of shape (n_states,)
+        Cumulative sums of the distribution of the first state.
+    edges : ndarray of shape (n_states, n_states)
+        Those of distributions of the next other state, 0 for states that are never left.
+    length : int
+        Length of the path.
+    dwell : float
+        Mean time in a state. It does not matter for chains with a state that is never left: paths
+        reach that state.
+    rng : RandomState
+        Source of the draws.
+    """
+    is_end = edges[:, -1] == 0
+    n_visits = length if is_end.any() else math.ceil(length / dwell)
+    state, visits, edges = bisect(start.tolist(), rng.uniform()), [], edges.tolist()
+    for point in rng.uniform(size=n_visits).tolist():
+        state = min(state, len(edges) - 1)  # shares may sum to a little less than 1
+        visits.append(state)
+        if is_end[state]:
+            break
+        state = bisect(edges[state], point)
+    times = np.cumsum(rng.gamma(2.0, size=len(visits)))
+    ends = np.round(times / times[-1] * length).astype(int)
+    return np.repeat(visits, np.diff(ends, prepend=0))
 
 
 def expectation_maximisation(model, sequences, max_iter, tol, tables=None):
@@ -157,36 +233,53 @@ def expectation_maximisation(model, sequences, max_iter, tol, tables=None):
     tables : tuple, default=None
         Start, transitions and emissions to begin with; None means those of the model.
     """
-    if tables is None:
-        emission = model.emitter
-        if emission is None and model.emission is not None:
-            emission = model.emission.R
-        tables = model.start, model.transition.R, emission
-    (start, A, emission), before = tables, -np.inf
+    tables, before = _tables(model) if tables is None else tables, -np.inf
     symbols, starts = joined(sequences)
     kernels = of_recursions(max_iter * len(symbols))
     for _ in range(max_iter):
+        start, A, emission = tables
         with np.errstate(divide="ignore"):
             few, rows = FewStates(A, np.log(start), partial(np.log, A)), _rows(model, emission)
         run = few.run(kernels, (rows, model.weights(rows)), symbols, starts, True)
-        log_prob, (_, (moves, by_symbol, by_start)) = run.log_probs.sum(), run.smoothed(True)
+        log_prob, (_, (moves, by_row, by_start)) = run.log_probs.sum(), run.smoothed(True)
         if log_prob - before <= tol * abs(log_prob):
             break
         before = log_prob
         if not run.in_logs:
             moves, by_start = moves * A, by_start * few.start
-        A = _shares(moves, A, model.masks.get("transition"))
-        if model.learns_start:
-            start = _shares(by_start[None], start[None], model.masks.get("start"))[0]
-        if model.emitter is not None:
-            emission = emission.update(by_symbol, model.data)
-        elif model.table is None or model.data is not None:
-            counts = by_symbol
-            if model.data is not None:
-                counts = np.zeros((model.base.n_symbols + 1, len(start)))
-                add_rows(counts, model.data % len(counts), by_symbol)
-            emission = _shares(counts[:-1].T, emission, model.masks.get("emission"))
-    return float(log_prob), (start, A, emission)
+        tables = _maximised(model, tables, moves, by_row, by_start)
+    return float(log_prob), tables
+
+
+def _maximised(model, tables, moves, by_row, by_start):
+    """Return tables after a step of EM.
+
+    Parameters
+    ----------
+    model : Model
+        With the masks, and what was observed.
+    tables : tuple
+        Start, transitions and emissions before.
+    moves : ndarray of shape (n_states, n_states)
+        Expected numbers of transitions.
+    by_row : ndarray of shape (n_rows, n_states)
+        Those of states at symbols, or at positions.
+    by_start : ndarray of shape (n_states,)
+        Those of first states.
+    """
+    start, A, emission = tables
+    A = _shares(moves, A, model.masks.get("transition"))
+    if model.learns_start:
+        start = _shares(by_start[None], start[None], model.masks.get("start"))[0]
+    if model.emitter is not None:
+        emission = emission.update(by_row, model.data)
+    elif model.table is None or model.data is not None:
+        counts = by_row
+        if model.data is not None:
+            counts = np.zeros((model.base.n_symbols + 1, len(start)))
+            add_rows(counts, model.data % len(counts), by_row)
+        emission = _shares(counts[:-1].T, emission, model.masks.get("emission"))
+    return start, A, emission
 
 
 def _rows(model, emission):

@@ -154,8 +154,9 @@ class KernelHMM(MaximumLikelihood):
     n_init : int or "screened", default=None
         Number of starts of `fit`, of which the best is kept. The first starts from the given
         embeddings, the others from normal draws with the same root mean square. "screened": 16
-        starts, of which half prefer to stay in a state, take 40 steps of expectation maximisation,
-        the best three up to 200 more, and L-BFGS finishes these. That needs the exact kernel,
+        starts, twelve of them along random paths of states, take 40 steps of expectation
+        maximisation, the best three up to 200 more, and L-BFGS finishes these; the order of states
+        is any, also of emissions that were given. That needs the exact kernel,
         ``normalization="local"``, no batches, roles with embeddings of their own and as wide as
         there are states (at most 128), and is 1 otherwise. None means "screened" if `states` is a
         number, as it does for `from_random`, and 1 for given embeddings.
@@ -626,18 +627,12 @@ class KernelHMM(MaximumLikelihood):
     @property
     def means_(self) -> np.ndarray:
         """Means of Gaussian emissions, of shape (n_states, p)."""
-        return self._of_emitter("means")
+        return self.emissions_.means
 
     @property
     def covars_(self) -> np.ndarray:
         """Covariances of Gaussian emissions, of shape (n_states, p, p)."""
-        return self._of_emitter("covars")
-
-    def _of_emitter(self, name):
-        emitter = self.emissions if self._fitted is None else self._fitted.emitter
-        if not hasattr(emitter, name):
-            raise AttributeError(f"{name}_ is there after a fit with emissions='gaussian'.")
-        return getattr(emitter, name).copy()
+        return self.emissions_.covars
 
     def _check_table(self, name, *roles):
         """Raise AttributeError, before anything is computed, if there is no such table."""
