@@ -495,23 +495,11 @@ def test_tables_of_likelihoods_have_criteria():
     assert_allclose(model.bic(log_likelihood=table), np.log(9) * (6 + 2) - 2 * log_prob)
 
 
-def test_what_is_read_only_says_what_to_use():
+def test_tables_are_read_only():
     model = KernelHMM.from_random(3, 4, random_state=0)
     for name in ("startprob_", "transmat_", "emissionprob_", "means_", "covars_"):
-        with pytest.raises(AttributeError, match=f"{name} cannot be set: KernelHMM.from_tables"):
+        with pytest.raises(AttributeError, match=name):
             setattr(model, name, 1)
-    for name, said in (
-        ("n_components", "n_states_"),
-        ("monitor_", "history_"),
-        ("n_states_", "pass"),
-    ):
-        with pytest.raises(AttributeError, match=f"{name} cannot be set.*{said}"):
-            setattr(model, name, 1)
-    for name, said in (("n_components", "n_states_"), ("monitor_", "history_")):
-        with pytest.raises(AttributeError, match=f"{name} is hmmlearn's.*{said}"):
-            getattr(model, name)
-    with pytest.raises(TypeError, match=r"n_components.*KernelHMM\(n_states\)"):
-        KernelHMM(n_components=3)
 
 
 @pytest.mark.parametrize("symbols", [[0.0, 0.5, np.nan], [0.0, 1e300], [0.0, np.inf], [0, None, 1]])
@@ -694,14 +682,14 @@ def test_variances_have_a_floor_that_is_relative_to_the_data():
 def test_fits_do_not_depend_on_the_units_of_columns(kind, scales):
     """Whether expectation maximisation has ended, or leaves much to L-BFGS."""
     model, *_ = of_gaussians(kind, n=3, p=3)
-    rows, scales = model.sample(200, random_state=0)[0], np.array(scales)
+    rows, scales = model.sample(100, random_state=0)[0], np.array(scales)
     rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
     params = {"emissions": "gaussian", "covariance_type": kind, "random_state": 0}
-    for max_iter in (5, 100):
+    for max_iter in (5, 50):
         model, other = (KernelHMM(3, **params, max_iter=max_iter) for _ in range(2))
         quiet(model, rows)
         quiet(other, rows * scales + scales)
-        log_scales = 200 * np.log(scales).sum()
+        log_scales = 100 * np.log(scales).sum()
         assert_allclose(other.score(rows * scales + scales) + log_scales, model.score(rows), 1e-6)
         found, means = np.sort((other.means_ - scales) / scales, axis=0), model.means_
         assert_allclose(found, np.sort(means, axis=0), atol=2e-3)  # states have no order

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from scipy.special import softmax
@@ -38,15 +38,6 @@ _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of e
 _LARGEST = 1e130  # largest standard deviation of embeddings
 _MASKS = ("transition_mask", "start_mask", "emission_mask")
 _SCALE, _WIDTH, _WIDEST = 0.5, 16, 128  # of embeddings that are drawn
-_ELSEWHERE = {  # what is read-only, or hmmlearn's, and what to use
-    **dict.fromkeys(
-        ("startprob_", "transmat_", "emissionprob_", "means_", "covars_"),
-        "KernelHMM.from_tables(startprob, transmat, ...) makes a model of tables",
-    ),
-    "n_states_": "pass states",
-    "n_components": "use n_states_, or states",
-    "monitor_": "use history_ and converged_",
-}
 _TABLE_ENTRIES = 2**24  # limit on the size of transmat_ and emissionprob_
 
 
@@ -218,9 +209,6 @@ class KernelHMM(MaximumLikelihood):
     array([-0.1,  6. ])
     """
 
-    _foreign_parameters = {
-        "n_components": "The number of states is the first: KernelHMM(n_states)."
-    }
     _parameter_constraints = {
         "normalization": [StrOptions({"local", "global"})],
         "n_init": [Interval(Integral, 1, None, closed="left"), StrOptions({"screened"}), None],
@@ -414,21 +402,6 @@ class KernelHMM(MaximumLikelihood):
             if name in given and given[name].all():
                 del given[name]
         return cls(**{"feature_map": "exact", **given, **params})
-
-    def __setattr__(self, name, value):
-        if name in _ELSEWHERE:
-            raise AttributeError(f"{name} cannot be set: {_ELSEWHERE[name]}.")
-        super().__setattr__(name, value)
-
-    @property
-    def n_components(self) -> NoReturn:
-        """There is none: a component is a feature elsewhere in this package."""
-        raise AttributeError(f"n_components is hmmlearn's: {_ELSEWHERE['n_components']}.")
-
-    @property
-    def monitor_(self) -> NoReturn:
-        """There is none, as `history_` and `converged_` say more."""
-        raise AttributeError(f"monitor_ is hmmlearn's: {_ELSEWHERE['monitor_']}.")
 
     # ---------------------------------------------------------------- the model
 
