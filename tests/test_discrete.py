@@ -12,7 +12,8 @@ from samples import X, Y, fitted
 from scipy.special import factorial, gammaln, logsumexp
 from scipy.stats import chisquare, geom, poisson
 
-from skrf import DiscreteRF, GeometricRF, PoissonRF, variances
+from skrf import DiscreteRF, GeometricRF, PoissonRF
+from skrf.features.discrete import TabulatedCounts
 
 NAMES = ["PoissonRF", "GeometricRF", "DiscreteRF"]
 
@@ -110,7 +111,7 @@ def test_weights_count_in_sizes_about_a_shift():
 
 def log_second_moments(fitted, X, Y):
     """Return the log of the mean over all pairs of every column's second moment."""
-    law = fitted._fitted.spec._law(fitted._fitted.learned)
+    law = fitted._fitted.spec._counts(fitted._fitted.learned)
     inside = [fitted.feature_maps_[0].clamped(Z)[0] for Z in (X, Y)]
     products = inside[0][:, None, :] * inside[1]
     gaps2 = (inside[0][:, None, :] - inside[1]) ** 2
@@ -173,7 +174,7 @@ def test_no_other_law_of_a_column_is_better(pair):
     for kind in (DiscreteRF, PoissonRF, GeometricRF):
         fitted = kind(2, sigma=1.0, random_state=0).fit(queries, keys=keys)._fitted
         with np.errstate(over="ignore"):
-            delta = fitted.spec._law(fitted.learned).coordinate_delta(products)
+            delta = fitted.spec._counts(fitted.learned).coordinate_delta(products)
             logs.append(logsumexp(delta + gains, axis=(0, 1)))
     for other in logs[1:]:
         assert (logs[0] <= other + 1.1e-4 + 1e-12 * np.abs(other)).all()
@@ -184,8 +185,8 @@ def test_counts_are_drawn_from_the_law():
     law = DiscreteRF(20_000, random_state=0, sigma=1.0).fit(X[:, :2]).set_params()
     learned = law._fitted.learned
     learned = type(learned)(**{**vars(learned), "tail_share_": np.array([0.5, 1e-4])})
-    counts = law._draw_counts(learned, (20_000, 2), np.random.default_rng(0))
-    masses = np.exp(law._law(learned).log_mass(np.repeat(np.arange(80)[:, None], 2, axis=1)))
+    counts = law._counts(learned).draw((20_000, 2), np.random.default_rng(0))
+    masses = np.exp(law._counts(learned).log_mass(np.repeat(np.arange(80)[:, None], 2, axis=1)))
     assert_allclose(masses.sum(axis=0), 1, rtol=1e-12)
     for column in range(2):
         expected = 20_000 * masses[:, column]
@@ -217,9 +218,8 @@ def test_a_law_for_sizes_of_any_order(size, positive, per_feature):
     assert not np.isnan(features(best, rows)).any()
     assert not np.isnan(best.kernel_variance(rows, log=True)).any()
     unbalanced = DiscreteRF(30, random_state=0, sigma=1.0).fit(rows, keys=X / size)
-    balanced = variances.log_relative_second_moment(
-        unbalanced._fitted.spec._law(unbalanced._fitted.learned), rows[:1], X[:1] / size
-    )
+    counts = unbalanced._fitted.spec._counts(unbalanced._fitted.learned)
+    balanced = counts.log_relative_second_moment(rows[:1], X[:1] / size)
     assert np.isfinite(balanced).all()
 
 
@@ -241,7 +241,7 @@ def test_series_of_a_table_are_right_to_the_last_term_and_beyond():
     k = np.arange(60)
     both = np.logaddexp(poisson.logpmf(k, 30.0), poisson.logpmf(k, 1.0)) - math.log(2)
     table = np.stack([poisson.logpmf(k, 3.0), np.where(k == 0, 0.0, -np.inf), both])
-    law = variances.Tabulated(table, np.array([1e-4, 1.0, 0.5]), np.array([0.3, 0.5, 0.01]))
+    law = TabulatedCounts(table, np.array([1e-4, 1.0, 0.5]), np.array([0.3, 0.5, 0.01]))
     counts = np.arange(30_000)[:, None]
     logs = law.log_mass(np.repeat(counts, 3, axis=1))
     for product in (0.0, 1e-200, 1e-3, 0.7, 3.0, -3.0, 30.0, 100.0, 169.0, 171.0, 400.0, 1e4):

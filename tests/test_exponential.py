@@ -7,8 +7,10 @@ from instances import altered
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import X, data, fitted
 
-from skrf import DenseExponentialRF, OptimalPositiveRF, PositiveRF, RFFSampler, variances
-from skrf.features.exponential import balancing_map, fit_generalized, optimal_rho
+from skrf import DenseExponentialRF, OptimalPositiveRF, PositiveRF, RFFSampler
+from skrf.features.dense_exponential import balancing_map
+from skrf.features.exponential import optimal_rho
+from skrf.features.generalized_exponential import GeneralizedExponential, fit_generalized
 
 
 def test_generalized_contains_its_family():
@@ -39,8 +41,8 @@ def test_generalized_is_never_worse_than_its_members(n_features):
         norms2 = sum(sums) / 2
 
         def objective(A, s, means=means, norms2=norms2):
-            law = variances.Generalized(A, s)
-            return law.log_second_moment(means[s], n_features) - (s + 1) * norms2
+            nonlinearity = GeneralizedExponential(A, s)
+            return nonlinearity.log_second_moment(means[s], n_features) - (s + 1) * norms2
 
         best = objective(*fit_generalized(means, norms2, n_features))
         optimal = (1 - 1 / optimal_rho(means[1], n_features)) / 8

@@ -25,6 +25,10 @@ from skrf import (
 )
 from skrf._sums import log_estimate
 from skrf.features._coefficients import Angular, Gaussian
+from skrf.features._covariances import hybrid_log_variance, shared_covariance
+from skrf.features.exponential import Exponential
+from skrf.features.positive import Hyperbolic
+from skrf.features.trigonometric import SineCosine
 
 HYPERBOLIC = PositiveRF(variant="hyperbolic")
 THREE = OptimalPositiveRF(), HYPERBOLIC, RFFSampler()
@@ -107,23 +111,23 @@ def test_couplings_seeds_and_names_of_the_bases():
 
 # ------------------------------------------------------------------ closed forms
 
-LAWS = [
-    variances.Exponential(),
-    variances.Exponential(0.4),
-    variances.Exponential(0.7),
-    variances.Hyperbolic(),
-    variances.Trigonometric(),
+NONLINEARITIES = [
+    Exponential(),
+    Exponential((1 - 1 / 0.4) / 8),
+    Exponential((1 - 1 / 0.7) / 8),
+    Hyperbolic(),
+    SineCosine(),
 ]
 
 
-def one_projection(law, w, x, y):
+def one_projection(nonlinearity, w, x, y):
     """Return the estimate of the Gaussian kernel by rows w."""
-    if isinstance(law, variances.Trigonometric):
+    if isinstance(nonlinearity, SineCosine):
         return np.cos(w @ (x - y))
     norms = x @ x + y @ y
-    if isinstance(law, variances.Hyperbolic):
+    if isinstance(nonlinearity, Hyperbolic):
         return np.cosh(w @ (x + y)) * np.exp(-norms)
-    A = (1 - 1 / law.rho) / 8
+    A = nonlinearity.A
     size = (1 - 4 * A) ** (len(x) / 2) * np.exp(2 * A * np.sum(w**2, axis=1) - norms)
     return size * np.exp(np.sqrt(1 - 4 * A) * w @ (x + y))
 
@@ -136,12 +140,13 @@ def test_covariances_of_one_projection_are_those_of_quadrature():
     for x, y in np.array(pairs):
         kernel = np.exp(-np.sum((x - y) ** 2) / 2)
         geometry = variances.PairGeometry.of(x[None], y[None])
-        values = [one_projection(law, w, x, y) for law in LAWS]
+        values = [one_projection(nonlinearity, w, x, y) for nonlinearity in NONLINEARITIES]
         assert_allclose(values @ weights, kernel, rtol=1e-10)
-        for one, other in combinations_with_replacement(range(len(LAWS)), 2):
-            expected = weights @ ((values[one] - kernel) * (values[other] - kernel))
-            laws, difference = [LAWS[one], LAWS[other]], np.array([[x @ x - y @ y]])
-            value, unit = variances.shared_covariance(laws, geometry, difference)
+        gap = np.array([[x @ x - y @ y]])
+        for i, j in combinations_with_replacement(range(len(NONLINEARITIES)), 2):
+            expected = weights @ ((values[i] - kernel) * (values[j] - kernel))
+            pair = NONLINEARITIES[i], NONLINEARITIES[j]
+            value, unit = shared_covariance(pair, geometry, gap)
             assert_allclose(value * np.exp(unit), expected, rtol=1e-9, atol=1e-14)
 
 
@@ -189,7 +194,7 @@ def test_parts_of_the_variance_are_summed():
     moments = np.einsum("kin,jin->kjn", weights, weights)
     covariances = np.einsum("kin,jin->kjn", roots, roots)
     units = {(0, 1): -3.0, (0, 2): 2.0, (1, 2): 0.0}
-    logs = variances.hybrid_log_variance(
+    logs = hybrid_log_variance(
         moments,
         [np.log(covariances[k, k]) for k in range(3)],
         {pair: (covariances[pair] * np.exp(-unit), unit) for pair, unit in units.items()},

@@ -17,8 +17,11 @@ from numpy.testing import assert_allclose
 from scipy.special import eval_genlaguerre
 
 from skrf import PositiveRF, variances
+from skrf.features.exponential import Exponential
+from skrf.features.positive import Hyperbolic, Regularized
+from skrf.features.trigonometric import SineCosine
 from skrf.projections import COUPLINGS
-from skrf.variances.coupling import cosine_pair, exponential_pair
+from skrf.variances import cosine_pair, exponential_pair
 
 DIGITS = 60
 COSINES = {
@@ -84,10 +87,11 @@ def geometry(d, sum2, difference2):
     return variances.PairGeometry(d, (sum2 + difference2) / 2, sum2, difference2)
 
 
-def log_mse(law, geometry, coupling, m):
+def log_mse(nonlinearity, geometry, coupling, m):
     coupling, d = COUPLINGS[coupling], geometry.n_features
     blocks = coupling.blocks(m, d)
-    return variances.log_mean_squared_error(law, geometry, m, blocks, coupling.pair_cosine)[0]
+    cosine = coupling.pair_cosine
+    return variances.log_mean_squared_error(nonlinearity, geometry, m, blocks, cosine)[0]
 
 
 # ------------------------------------------------------------------- pair terms
@@ -148,18 +152,18 @@ def test_interpolated_mean_cosine_equals_the_direct_one(d):
 # ------------------------------------------------------------------- mean squared errors
 
 
-def reference_log_mse(law, d, v2, delta2, m, blocks, cosine):
+def reference_log_mse(nonlinearity, d, v2, delta2, m, blocks, cosine):
     """Return log MSE by the formulas of the definitions, in many digits."""
     with mp.workdps(DIGITS):
         v2, delta2 = mp.mpf(v2), mp.mpf(delta2)
         scale, single, pair, square = mp.exp(-delta2), mp.exp(v2) - 1, exponential_reference, v2
-        if isinstance(law, variances.Trigonometric):
+        if isinstance(nonlinearity, SineCosine):
             scale, single = mp.mpf(1), (1 - mp.exp(-delta2)) ** 2 / 2
             pair, square = trigonometric_reference, delta2
-        if isinstance(law, variances.Hyperbolic):
+        if isinstance(nonlinearity, Hyperbolic):
             single, pair = 2 * mp.sinh(v2 / 2) ** 2, hyperbolic_reference
-        if isinstance(law, variances.Exponential):
-            A = (1 - 1 / mp.mpf(law.rho)) / 8
+        if isinstance(nonlinearity, Exponential):
+            A = mp.mpf(nonlinearity.A)
             # E Z^2 / K^2 as the Gaussian integral that it is: D^4 E exp(4 A w^2 + 2 B w.z).
             B2, spread = 1 - 4 * A, 1 - 8 * A
             single = B2**d * spread ** (-mp.mpf(d) / 2) * mp.exp(2 * B2 * v2 / spread - v2) - 1
@@ -171,18 +175,18 @@ def reference_log_mse(law, d, v2, delta2, m, blocks, cosine):
         return mp.log(scale * total)
 
 
-LAWS = [
-    variances.Exponential(),
-    variances.Exponential(0.3),
-    variances.Hyperbolic(),
-    variances.Trigonometric(),
+NONLINEARITIES = [
+    Exponential(),
+    Exponential((1 - 1 / 0.3) / 8),
+    Hyperbolic(),
+    SineCosine(),
 ]
 
 
 # m = 1 cuts the only block, 8 fills it, the others cut the last one to two rows: with a simplex
 # they are opposite, and in 63 dimensions high moments of their sum are 0 to rounding.
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_mean_squared_error_of_whole_and_cut_blocks(law):
+@pytest.mark.parametrize("nonlinearity", NONLINEARITIES, ids=str)
+def test_mean_squared_error_of_whole_and_cut_blocks(nonlinearity):
     sums = [1e-8, 0.3, 2.0, 30.0, 500.0]
     differences = [1e-8, 0.3, 2.0, 30.0, 100.0]
     for d, m in ((2, 1), (3, 11), (8, 8), (63, 65)):
@@ -193,9 +197,9 @@ def test_mean_squared_error_of_whole_and_cut_blocks(law):
             ("orthogonal", {d: whole, **cuts}, lambda rows: 0.0),
             ("simplex", {d: whole, **cuts}, lambda rows: -1 / (rows - 1)),
         ):
-            values = log_mse(law, geometry(d, sums, [differences]), coupling, m)
+            values = log_mse(nonlinearity, geometry(d, sums, [differences]), coupling, m)
             for v2, delta2, value in zip(sums, differences, values, strict=True):
-                expected = reference_log_mse(law, d, v2, delta2, m, blocks, cosine)
+                expected = reference_log_mse(nonlinearity, d, v2, delta2, m, blocks, cosine)
                 assert abs(value - expected) < 1e-11 * max(1, abs(expected)), (coupling, d, v2)
 
 
@@ -240,7 +244,7 @@ def test_what_orthogonal_directions_gain_at_least():
 @pytest.mark.parametrize("d", [1, 2, 17, 1000])
 def test_regularised_error_is_right_from_the_smallest_to_the_largest_sums(d):
     lengths = [1e-30, 1e-6, 1e-3, 0.3, 1.99, 2.01, 4.0, 30.0, 1e3, 1e6]
-    law = variances.Regularized()
+    nonlinearity = Regularized()
     pairs = geometry(d, np.square(lengths), 0.3)
     for coupling, m in (
         ("iid", 1),
@@ -249,7 +253,7 @@ def test_regularised_error_is_right_from_the_smallest_to_the_largest_sums(d):
         ("simplex", d),
         ("simplex", 2 * d + 2),
     ):
-        values = log_mse(law, pairs, coupling, m)
+        values = log_mse(nonlinearity, pairs, coupling, m)
         for v, value in zip(lengths, values, strict=True):
             expected = regularized_reference(d, v, 0.3, coupling, m)
             assert abs(value - expected) < 2e-12 * max(1, abs(expected)), (coupling, m, v)
@@ -258,7 +262,7 @@ def test_regularised_error_is_right_from_the_smallest_to_the_largest_sums(d):
         with mp.workdps(60):
             z = d * mp.mpf(v) ** 2
             expected = mp.log(mp.expm1(log_0f1(d, z) - 2 * log_0f1(d, z / 4)))
-        value = law.log_own(geometry(d, v**2, 0.3))[0, 0]
+        value = nonlinearity.log_own(geometry(d, v**2, 0.3))[0, 0]
         assert abs(value - expected) < 1e-12 * max(1, abs(expected))
 
 
@@ -274,31 +278,31 @@ def test_an_outlier_costs_no_more_than_another_row(variant):
     assert not np.isnan(logs).any() and peak < 5e6
 
 
-@pytest.mark.parametrize("law", LAWS[:3], ids=str)
-def test_logarithms_reach_beyond_the_range_of_doubles(law):
+@pytest.mark.parametrize("nonlinearity", NONLINEARITIES[:3], ids=str)
+def test_logarithms_reach_beyond_the_range_of_doubles(nonlinearity):
     # d = 8, m = 8 orthogonal projections: plain positive features from e^-1002 to e^3988.
     sums, differences = [1.0, 1.0, 1.0, 852.0, 4000.0], [150.0, 700.0, 1000.0, 150.0, 10.0]
-    values = log_mse(law, geometry(8, sums, [differences]), "orthogonal", 8)
+    values = log_mse(nonlinearity, geometry(8, sums, [differences]), "orthogonal", 8)
     for v2, delta2, value in zip(sums, differences, values, strict=True):
         # From v^2 = 852 on the pair term is below rounding: the own term stands alone.
         blocks = {8: 1} if v2 < 100 else {1: 8}
-        expected = reference_log_mse(law, 8, v2, delta2, 8, blocks, lambda rows: 0.0)
+        expected = reference_log_mse(nonlinearity, 8, v2, delta2, 8, blocks, lambda rows: 0.0)
         assert abs(value - expected) < 1e-11 * abs(expected)
 
 
 def test_an_exact_estimate_has_log_error_minus_infinity():
     # x = y is exact for trigonometric features, x = -y for the positive ones.
     exact = geometry(3, 0.0, [[0.0]])
-    for law in (LAWS[0], LAWS[2], LAWS[3], variances.Regularized()):
+    for nonlinearity in (NONLINEARITIES[0], NONLINEARITIES[2], NONLINEARITIES[3], Regularized()):
         for coupling in ("iid", "orthogonal", "simplex"):
-            assert log_mse(law, exact, coupling, 7) == -np.inf
+            assert log_mse(nonlinearity, exact, coupling, 7) == -np.inf
 
 
 def test_tiny_arguments_keep_their_digits_where_odd_terms_cancel():
     # E[t sin a] cancels between the signs of omega_j; left in, it drowns terms of order v^4.
     for v2 in (1e-12, 1e-18):
         expected = float(hyperbolic_reference(v2, 3, -0.5))
-        value = variances.Hyperbolic().pair(geometry(3, v2, 0.0), -0.5)[0, 0]
+        value = Hyperbolic().pair(geometry(3, v2, 0.0), -0.5)[0, 0]
         assert math.isclose(value, expected, rel_tol=1e-9)
         expected = float(trigonometric_reference(v2, 3, -0.5))
         assert math.isclose(cosine_pair(np.array([v2]), 3, -0.5)[0], expected, rel_tol=1e-9)

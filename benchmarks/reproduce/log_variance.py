@@ -52,6 +52,7 @@ from skrf import (
     variances,
 )
 from skrf.datasets import REGIMES, make_regime
+from skrf.features.discrete import GeometricCounts
 
 N_COLUMNS = 8
 SIGMAS = tuple(round(0.1 * k, 1) for k in range(1, 11))
@@ -225,9 +226,9 @@ def geometric_gains(regime, n_rows, n_shown=64):
     per_pair = gains
     for p in np.clip(fitted.p_ * np.geomspace(1 / 6, 6, 19), 0, 0.95):
         # No row is clamped: the variance is K^2 (exp(delta) - 1) / m.
-        law = variances.Geometric(np.full(X.shape[1], p))
+        counts = GeometricCounts(np.full(X.shape[1], p))
         inside = (Z - fitted.offset_ for Z in rows)
-        delta = variances.log_relative_second_moment(law, *inside)
+        delta = counts.log_relative_second_moment(*inside)
         log_own = 2 * fitted.exact_kernel(*rows, log=True) + variances.log_expm1(delta)
         per_pair = np.maximum(per_pair, other - (log_own - np.log(fitted._n_projections)))
     shifted = [gain(FEATURE_MAPS["geometric"], t)[2].mean() for t in np.arange(1.6, 3.1, 0.2)]

@@ -20,8 +20,10 @@ from ._map import FeatureMap, in_range, mapped, needs_double, signed_rows
 from ._record import difference, record_of, restored
 from .adaptive import AdaptiveRF
 from .base import BaseRandomFeatures
+from .dense_exponential import DenseExponentialRF
 from .discrete import DiscreteRF, GeometricRF, PoissonRF
-from .exponential import DenseExponentialRF, GeneralizedExponentialRF, OptimalPositiveRF
+from .exponential import OptimalPositiveRF
+from .generalized_exponential import GeneralizedExponentialRF
 from .hybrid import HybridRF
 from .landmarks import ClusterNystroem
 from .positive import PositiveRF, SimplexRF, SimplexRFPlus

@@ -20,8 +20,8 @@ from ..projections import DenseProjection, Projection
 from ._affine import Affine
 from ._clusters import cluster_centers, nearest, representatives
 from ._map import FeatureMap, signed_rows
-from .exponential import optimal_rho
-from .positive import CenteredRandomFeatures
+from .exponential import Exponential, optimal_rho
+from .gaussian import CenteredRandomFeatures
 from .streams import CENTERS, KEYS, QUERIES
 
 _CLUSTER_ROWS = 20_000
@@ -315,7 +315,7 @@ class ClusterSteps(CenteredRandomFeatures):
         a, b = map(nearest, (X, Y), centers)
         if self._is_positive:
             geometry = variances.PairGeometry.of(X - centers[0][a], Y - centers[1][b])
-            logs = variances.Exponential(learned.rho_[np.ix_(a, b)]).log_own(geometry)
+            logs = Exponential((1 - 1 / learned.rho_[np.ix_(a, b)]) / 8).log_own(geometry)
             return logs - squared_distances(X, Y)
         logs = -squared_distances(X, Y)
         for i, j in np.ndindex(len(centers[0]), len(centers[1])):

@@ -16,11 +16,12 @@ from .._validation import draft_of
 from ..projections import Coupling, DenseProjection, Projection
 from ._affine import Affine
 from ._coefficients import Angular, Coefficients, Gaussian
+from ._covariances import hybrid_log_variance, is_covariance_known, shared_covariance
 from ._map import FeatureMap, signed_rows
 from ._sigma import median_distance
 from .base import BaseRandomFeatures
-from .gaussian import GaussianRandomFeatures
-from .positive import CenteredRandomFeatures, PositiveRF
+from .gaussian import CenteredRandomFeatures, GaussianRandomFeatures
+from .positive import PositiveRF
 from .streams import BASES, COEFFICIENTS, rng_of
 from .trigonometric import RFFSampler
 
@@ -364,7 +365,9 @@ class ProductSteps(CenteredRandomFeatures):
                     "theory.compare estimates the error from draws."
                 )
         for (_, one, one_learned), (_, other, other_learned) in combinations(sharing, 2):
-            if not variances.is_covariance_known(one._law(one_learned), other._law(other_learned)):
+            if not is_covariance_known(
+                one._nonlinearity(one_learned), other._nonlinearity(other_learned)
+            ):
                 raise NotImplementedError(
                     f"No covariance is known of {type(one).__name__} and {type(other).__name__} "
                     "with shared projections. Known: PositiveRF (exponential, hyperbolic), "
@@ -386,7 +389,7 @@ class ProductSteps(CenteredRandomFeatures):
         ]
         sides, n = self._dense_sides(learned, X, Y), learned.n_coefficients_
         moments = self._combination(learned).moments(*sides, n, len(known), learned.width)
-        return variances.hybrid_log_variance(moments, known, covariances)
+        return hybrid_log_variance(moments, known, covariances)
 
     def _sharing(self, learned):
         """Return the bases that share projections: their numbers, copies and what they learned."""
@@ -406,7 +409,7 @@ class ProductSteps(CenteredRandomFeatures):
         scale = self._log_outer_factor(learned, X, Y) - np.log(learned.n_projections)
         covariances, geometry = {}, variances.PairGeometry.of(*sides)
         for (k, one, one_learned), (j, other, other_learned) in combinations(sharing, 2):
-            laws = one._law(one_learned), other._law(other_learned)
-            value, unit = variances.shared_covariance(laws, geometry, gap)
+            nonlinearities = one._nonlinearity(one_learned), other._nonlinearity(other_learned)
+            value, unit = shared_covariance(nonlinearities, geometry, gap)
             covariances[k, j] = value, unit + scale
         return covariances

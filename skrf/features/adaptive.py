@@ -16,11 +16,11 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils import gen_batches
 
-from .. import variances
 from .._sums import log_sum_exp
 from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions
 from ..projections import CouplingLike, DenseProjection
+from ..variances import log_expm1
 from ._clusters import (
     centers_of_classes,
     class_labels,
@@ -29,8 +29,8 @@ from ._clusters import (
     systematic_counts,
 )
 from ._docs import document
-from .exponential import PrincipalAxesRandomFeatures
-from .nonlinearities import WeightedExponential
+from .dense_exponential import DenseExponential, PrincipalAxesRandomFeatures
+from .nonlinearities import PositiveNonlinearity
 from .streams import CENTERS, KEYS, OMEGA, QUERIES, SUMS, rng_of
 
 _SUM_QUERIES = 1000  # to which keys near them are drawn
@@ -100,6 +100,39 @@ class Mixture:
             exponents = -squares / (2 * self.tau**2)
         bumps = log_sum_exp(exponents) - d * np.log(self.tau)
         return np.logaddexp(dense, bumps + np.log1p(-self.share) - np.log(len(self.centers)))
+
+
+@dataclass(frozen=True)
+class WeightedExponential(PositiveNonlinearity):
+    """One column sqrt(p(w) / q(w)) exp(w.x - |x|^2) for w drawn from a density q, p normal.
+
+    Parameters
+    ----------
+    log_weights : ndarray of shape (m,)
+        log p(w) - log q(w) of the drawn rows.
+    dense : DenseExponential
+        Features from the dense part of q alone.
+    share : float
+        The share a of this part: q is at least a times its density, so that the second moment of
+        one projection is at most 1 / a times that of the dense features.
+    """
+
+    log_weights: np.ndarray
+    dense: DenseExponential
+    share: float
+
+    @property
+    def quadratic_form(self):
+        """That of the dense features."""
+        return self.dense.quadratic_form
+
+    def log_own(self, geometry):
+        """Return a bound on the log variance over K^2."""
+        return log_expm1(self.dense.log_second_moment(geometry) - np.log(self.share))
+
+    def multiplier(self, projection):
+        """Return the projection as it is and half the log weights."""
+        return projection, self.log_weights / 2
 
 
 @document
@@ -325,10 +358,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return False
 
     def _nonlinearity(self, learned=None, draw=None):
-        return WeightedExponential(np.zeros(1) if draw is None else draw.log_weights)
-
-    def _law(self, learned):
-        return variances.AxisExponential(learned.rho_, -np.log(learned.share_))
+        log_weights = np.zeros(1) if draw is None else draw.log_weights
+        share = 1.0 if learned is None else learned.share_
+        return WeightedExponential(log_weights, super()._nonlinearity(learned), share)
 
     def _variance_is_exact(self, learned):
         return False

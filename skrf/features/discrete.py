@@ -6,7 +6,7 @@ overflow nor lose their sign.
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -14,14 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import brentq
-from scipy.special import gammaln
+from scipy.special import gammaln, i0e, i1e
 from sklearn.utils import gen_batches
 
-from .. import variances
 from .._arrays import like, namespace, squared_distances
 from .._sums import Rows, log_sum_exp
 from .._typing import Kernel, RandomState, Sigma
 from ..projections import DenseProjection
+from ..variances import log_expm1
 from ._affine import Affine
 from ._clusters import representatives
 from ._docs import document
@@ -41,6 +41,182 @@ _MIN_P = 1e-6
 # The table costs rows times counts exponentials for every column.
 _ROWS, _LARGEST_PRODUCT = 2048, 256.0
 _TAIL_SHARE = 1e-4
+_BLOCK_ENTRIES = 2**18  # a few such arrays fit in the cache
+_ROUNDING = 40.0  # nats by which the omitted part of a series is below the rest
+_LARGEST, _STEPS = 1e100, 8  # no sum grows by 1e200 in this many steps
+
+
+class Counts(ABC):
+    """How counts are drawn, the factors of their powers, and the variance of the estimate."""
+
+    @abstractmethod
+    def draw(self, shape, rng):
+        """Return counts of shape (m, d)."""
+
+    @abstractmethod
+    def log_terms(self, counts):
+        """Return the log divisor of every column's power, and the bias of every feature."""
+
+    @abstractmethod
+    def coordinate_delta(self, product):
+        """Return the log ratio of second moment to squared mean for every coordinate x_l y_l."""
+
+    def log_relative_second_moment(self, X, Y):
+        """Return delta for all pairs of rows that enter the products.
+
+        The variance of one feature product is its squared mean times expm1(delta), delta >= 0.
+        """
+        out = np.empty((len(X), len(Y)))
+        step = max(1, _BLOCK_ENTRIES // Y.size)
+        for start in range(0, len(X), step):
+            products = X[start : start + step, None, :] * Y[None, :, :]
+            with np.errstate(over="ignore"):  # a sum may be infinite, too
+                out[start : start + step] = self.coordinate_delta(products).sum(axis=2)
+        return np.maximum(out, 0.0)
+
+
+@dataclass(frozen=True)
+class PoissonCounts(Counts):
+    """Features exp(sum lam / 2) prod x^w lam^(-w/2), w_l ~ Poisson(lam_l).
+
+    Source of the variance: Likhosherstov et al., Chefs' random tables (2022), theorem 3.4.
+
+    Parameters
+    ----------
+    lam : ndarray of shape (d,)
+        Rates.
+    """
+
+    lam: np.ndarray
+
+    def draw(self, shape, rng):
+        """Return counts of shape (m, d)."""
+        return rng.poisson(self.lam, size=shape)
+
+    def log_terms(self, counts):
+        """Return the log divisor of every power, and the bias of every feature."""
+        return np.log(self.lam) / 2, np.full(len(counts), self.lam.sum() / 2)
+
+    def coordinate_delta(self, product):
+        """Return the log ratio of second moment to squared mean by coordinate."""
+        gap = product - self.lam
+        with np.errstate(over="ignore"):  # it may be infinite, its square sooner
+            return gap * (gap / self.lam)
+
+
+@dataclass(frozen=True)
+class GeometricCounts(Counts):
+    """Features p^(-d/2) prod x^w (1 - p)^(-w/2) (w!)^(-1/2), w_l geometric: p_k = p (1 - p)^k.
+
+    Source of the variance: Likhosherstov et al., Chefs' random tables (2022), theorem 3.5.
+
+    Parameters
+    ----------
+    p : ndarray of shape (d,)
+        Success probabilities.
+    """
+
+    p: np.ndarray
+
+    def draw(self, shape, rng):
+        """Return counts of shape (m, d)."""
+        return rng.geometric(self.p, size=shape) - 1
+
+    def log_terms(self, counts):
+        """Return the log divisor of every power, and the bias of every feature."""
+        bias = -gammaln(counts + 1).sum(axis=1) / 2 - np.log(self.p).sum() / 2
+        return np.log1p(-self.p) / 2, bias
+
+    def coordinate_delta(self, product):
+        """Return the log ratio of second moment to squared mean by coordinate."""
+        argument = 2 * np.abs(product) / np.sqrt(1 - self.p)
+        return -np.log(self.p) + np.log(i0e(argument)) + (argument - 2 * product)
+
+    def slope(self, product):
+        """Return the derivative of `coordinate_delta` in p."""
+        size = np.abs(product)
+        argument = 2 * size / np.sqrt(1 - self.p)
+        return -1 / self.p + i1e(argument) / i0e(argument) * size / (1 - self.p) ** 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class TabulatedCounts(Counts):
+    """Features prod x^w (w! p_w)^(-1/2), w_l of any law: a table, mixed with a geometric one.
+
+    The geometric law gives every count some probability.
+
+    Parameters
+    ----------
+    log_table : ndarray of shape (d, n_counts)
+        Log probabilities of the counts 0, 1, ... of every column, by the table alone.
+    share : ndarray of shape (d,)
+        Shares of the geometric laws, in (0, 1].
+    p : ndarray of shape (d,)
+        Success probabilities of the geometric laws, at most 1/2.
+    """
+
+    log_table: np.ndarray
+    share: np.ndarray
+    p: np.ndarray
+
+    def draw(self, shape, rng):
+        """Return counts of shape (m, d)."""
+        counts = rng.geometric(self.p, size=shape) - 1
+        is_of_table, places = rng.random(shape) >= self.share, rng.random(shape)
+        for column, log_table in enumerate(self.log_table):
+            edges, rows = np.cumsum(np.exp(log_table)), is_of_table[:, column]
+            quantiles = places[rows, column] * edges[-1]
+            counts[rows, column] = np.searchsorted(edges[:-1], quantiles, side="right")
+        return counts
+
+    def log_terms(self, counts):
+        """Return the log divisor of every power, and the bias of every feature."""
+        logs = gammaln(counts + 1) + self.log_mass(counts)
+        return np.zeros(counts.shape[1]), -logs.sum(axis=1) / 2
+
+    def log_mass(self, counts):
+        """Return the log probabilities of counts of shape (n, d)."""
+        d, n_counts = self.log_table.shape
+        place = np.minimum(counts, n_counts - 1).astype(np.int64)
+        with np.errstate(divide="ignore"):  # a share of 1 leaves nothing for the table
+            table = self.log_table[np.arange(d), place] + np.log1p(-self.share)
+        table = np.where(counts < n_counts, table, -np.inf)
+        return np.logaddexp(table, np.log(self.share * self.p) + counts * np.log1p(-self.p))
+
+    def coordinate_delta(self, product):
+        """Return the log ratio of second moment to squared mean by coordinate."""
+        size = np.abs(product)
+        # The counts of such large products lie beyond the table.
+        is_far = size > 2 * self.log_table.shape[1] + 50
+        delta = self._log_series(np.where(is_far, 0.0, size)) - 2 * product
+        if is_far.any():
+            tail = GeometricCounts(self.p).coordinate_delta(product) - np.log(self.share)
+            delta = np.where(is_far, tail, delta)
+        return delta
+
+    def _log_series(self, size):
+        """Return log sum_k size^2k / (k!^2 p_k), nested from the last term to the first."""
+        counts = np.arange(self._n_terms(float(size.max(initial=0.0))))[:, None]
+        logs = self.log_mass(np.broadcast_to(counts, (len(counts), len(self.p))))
+        ratios = np.exp(logs[:-1] - logs[1:]) / counts[1:] ** 2
+        squares, total, unit, log_scale = size**2, np.ones_like(size), 1.0, -logs[0]
+        for k in reversed(range(len(ratios))):
+            total *= squares
+            total *= ratios[k]
+            total += unit
+            if k % _STEPS == 0 and total.max(initial=0.0) > _LARGEST:
+                factor = np.where(total > _LARGEST, total, 1.0)
+                total, unit, log_scale = total / factor, unit / factor, log_scale + np.log(factor)
+        return np.log(total) + log_scale
+
+    def _n_terms(self, size):
+        """Return a number of terms after which the geometric laws bound the rest to rounding."""
+        grown = max(size / np.sqrt(1 - self.p.max()), 1e-300)
+        log_least = np.log(self.share * self.p).min()
+        counts = np.arange(60 + int(8 * grown - log_least))
+        rest = 2 * (counts * np.log(grown) - gammaln(counts + 1)) - log_least
+        is_enough = (counts > grown) & (rest < 2 * size - _ROUNDING)
+        return 2 + int(np.argmax(is_enough))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,16 +314,8 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
         self.random_state = random_state
 
     @abstractmethod
-    def _draw_counts(self, learned, shape, rng):
-        """Return counts of shape (m, d)."""
-
-    @abstractmethod
-    def _log_terms(self, learned, counts):
-        """Return (log divisor of every column's power, bias of every feature)."""
-
-    @abstractmethod
-    def _law(self, learned):
-        """Return the closed form of `skrf.variances` at the fitted parameters."""
+    def _counts(self, learned):
+        """Return the `Counts` at the fitted parameters."""
 
     @property
     def _is_positive(self):
@@ -187,11 +355,11 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 
     def _draw(self, learned, seed):
         shape = learned.n_projections, learned.n_features
-        counts = self._draw_counts(learned, shape, rng_of(seed, OMEGA))
+        counts = self._counts(learned).draw(shape, rng_of(seed, OMEGA))
         return SimpleNamespace(omega_=counts.astype(np.float64))
 
     def _assemble(self, learned, draw):
-        log_divisor, bias = self._log_terms(learned, draw.omega_)
+        log_divisor, bias = self._counts(learned).log_terms(draw.omega_)
         made = DiscreteMap(
             Affine(learned.sigma, learned.offset_, is_softmax=self.kernel == "softmax"),
             DenseProjection(draw.omega_),
@@ -205,7 +373,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 
     def _log_variance(self, fitted, X, Y):
         log_mean2, delta = self._log_moments(fitted, X, Y)
-        return log_mean2 + variances.log_expm1(delta) - np.log(fitted.learned.n_projections)
+        return log_mean2 + log_expm1(delta) - np.log(fitted.learned.n_projections)
 
     def _log_block_moment(self, fitted, X, Y):
         if not self.positive:
@@ -221,7 +389,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
             outer = feature_map.affine.outer_term(dense)
             clamped.append(inside)
             gains.append(np.sum(inside**2, axis=1) - norms2 + 2 * outer)
-        delta = variances.log_relative_second_moment(self._law(fitted.learned), *clamped)
+        delta = self._counts(fitted.learned).log_relative_second_moment(*clamped)
         # Squared mean of the estimate: K^2 if nothing is clamped.
         return np.add.outer(*gains) - squared_distances(*clamped), delta
 
@@ -297,15 +465,8 @@ class PoissonRF(DiscreteRandomFeatures):
     def _forget_data(self, learned):
         learned.lambda_ = np.ones(learned.n_features) if self.per_feature else 1.0
 
-    def _law(self, learned):
-        return variances.Poisson(np.broadcast_to(learned.lambda_, learned.n_features))
-
-    def _draw_counts(self, learned, shape, rng):
-        return rng.poisson(self._law(learned).lam, size=shape)
-
-    def _log_terms(self, learned, counts):
-        rates = self._law(learned).lam
-        return np.log(rates) / 2, np.full(len(counts), rates.sum() / 2)
+    def _counts(self, learned):
+        return PoissonCounts(np.broadcast_to(learned.lambda_, learned.n_features))
 
 
 @document
@@ -386,16 +547,8 @@ class GeometricRF(DiscreteRandomFeatures):
     def _forget_data(self, learned):
         learned.p_ = np.full(learned.n_features, 0.5) if self.per_feature else 0.5
 
-    def _law(self, learned):
-        return variances.Geometric(np.broadcast_to(learned.p_, learned.n_features))
-
-    def _draw_counts(self, learned, shape, rng):
-        return rng.geometric(self._law(learned).p, size=shape) - 1
-
-    def _log_terms(self, learned, counts):
-        p = self._law(learned).p
-        bias = -gammaln(counts + 1).sum(axis=1) / 2 - np.log(p).sum() / 2
-        return np.log1p(-p) / 2, bias
+    def _counts(self, learned):
+        return GeometricCounts(np.broadcast_to(learned.p_, learned.n_features))
 
 
 def _mean_shifted_size(learned, X, weights):
@@ -425,7 +578,7 @@ def _optimal_p(products):
     """
 
     def slope(p):
-        return variances.Geometric(p).slope(products).sum()
+        return GeometricCounts(p).slope(products).sum()
 
     low, high = _MIN_P, 1 - _MIN_P
     if slope(low) >= 0 or slope(high) <= 0:
@@ -531,27 +684,13 @@ class DiscreteRF(DiscreteRandomFeatures):
         ones = np.ones((1, learned.n_features)), np.ones(1)
         self._set_law(learned, ones, ones)
 
-    def _law(self, learned):
+    def _counts(self, learned):
         d = learned.n_features
-        return variances.Tabulated(
+        return TabulatedCounts(
             np.broadcast_to(learned.log_p_, (d, learned.log_p_.shape[1])),
             np.broadcast_to(learned.tail_share_, d),
             np.broadcast_to(learned.tail_p_, d),
         )
-
-    def _draw_counts(self, learned, shape, rng):
-        law = self._law(learned)
-        counts = rng.geometric(law.p, size=shape) - 1
-        is_of_table, places = rng.random(shape) >= law.share, rng.random(shape)
-        for column, log_table in enumerate(law.log_table):
-            edges, rows = np.cumsum(np.exp(log_table)), is_of_table[:, column]
-            quantiles = places[rows, column] * edges[-1]
-            counts[rows, column] = np.searchsorted(edges[:-1], quantiles, side="right")
-        return counts
-
-    def _log_terms(self, learned, counts):
-        logs = gammaln(counts + 1) + self._law(learned).log_mass(counts)
-        return np.zeros(counts.shape[1]), -logs.sum(axis=1) / 2
 
 
 def _best_table(queries, keys, per_feature):

@@ -5,17 +5,20 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 
 from .. import variances
 from .._arrays import LARGEST, Kept, is_array_api, namespace, squared_norms, to_host
 from .._sums import Rows
+from .._typing import Kernel, RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import (
     COUPLINGS,
     PROJECTIONS,
     Coupling,
+    CouplingLike,
     DenseProjection,
     Independent,
     Projection,
@@ -25,11 +28,8 @@ from ..projections import (
 from ._affine import Affine
 from ._map import FeatureMap
 from .base import BaseRandomFeatures
-from .nonlinearities import Nonlinearity, SineCosine
+from .nonlinearities import Nonlinearity
 from .streams import OMEGA, rng_of
-
-# Ratio of sigmas beyond which products at one may leave the range of floats where those at the
-# other do not.
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class GaussianMap(FeatureMap):
     @property
     def is_bounded(self):
         """Whether no feature can overflow, and no row vanish in all of them."""
-        return isinstance(self.nonlinearity, SineCosine) and not self.affine.is_softmax
+        return self.nonlinearity.is_bounded and not self.affine.is_softmax
 
     @property
     def level(self):
@@ -232,7 +232,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     See Also
     --------
-    skrf.features.positive.CenteredRandomFeatures : Maps whose error depends on the origin.
+    CenteredRandomFeatures : Maps whose error depends on the origin.
     skrf.projections.Coupling : How projections are drawn.
 
     References
@@ -247,13 +247,9 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     @abstractmethod
     def _nonlinearity(self, learned=None, draw=None):
-        """Return the nonlinearity at the fitted parameters, or for None the one before `fit`."""
+        """Return the nonlinearity at the fitted parameters, or for None the one before `fit`.
 
-    @abstractmethod
-    def _law(self, learned):
-        """Return the closed form at the fitted parameters: one of `skrf.variances`, or its own.
-
-        One without the method ``pair`` holds where projections are independent.
+        Its closed form must be the same without a draw.
         """
 
     @property
@@ -310,7 +306,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
 
     def _check_variance(self, learned):
         self._check_is_dense()
-        coupling, has_pairs = self._joint, hasattr(self._law(learned), "pair")
+        coupling, has_pairs = self._joint, hasattr(self._nonlinearity(learned), "pair")
 
         def is_known(coupling, *size):
             blocks = coupling.blocks(*size)
@@ -413,15 +409,12 @@ class GaussianRandomFeatures(BaseRandomFeatures):
                 "values are close."
             )
 
-    def _quadratic_form(self, learned):
-        """Return the matrix of the quadratic form in x + y that the law needs, or None."""
-
     def _log_mean_squared_error(self, learned, X, Y, blocks, cosine=None):
         self._check_is_dense()
-        sides = self._dense_sides(learned, X, Y)
-        geometry = variances.PairGeometry.of(*sides, self._quadratic_form(learned))
+        nonlinearity, sides = self._nonlinearity(learned), self._dense_sides(learned, X, Y)
+        geometry = variances.PairGeometry.of(*sides, nonlinearity.quadratic_form)
         logs = variances.log_mean_squared_error(
-            self._law(learned), geometry, learned.n_projections, blocks, cosine
+            nonlinearity, geometry, learned.n_projections, blocks, cosine
         )
         return logs + self._log_outer_factor(learned, X, Y)
 
@@ -440,3 +433,44 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             for Z, keys in ((X, False), (Y, True))
         ]
         return 2 * np.add.outer(*terms)
+
+
+class CenteredRandomFeatures(GaussianRandomFeatures):
+    """Base class of the maps whose variance depends on the origin; they shift it to the midpoint.
+
+    See Also
+    --------
+    GaussianRandomFeatures : The base class without the shift.
+    skrf.OptimalPositiveRF : An example.
+
+    References
+    ----------
+    Choromanski et al., Rethinking attention with Performers (2021), lemma 1; the shift to the
+    midpoint is ours.
+    """
+
+    _parameter_constraints = {"center": ["boolean"]}
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        sigma: Sigma | None = None,
+        kernel: Kernel = "gaussian",
+        coupling: CouplingLike = "orthogonal",
+        projection: Literal["dense", "hadamard"] = "dense",
+        center: bool = True,
+        random_state: RandomState = None,
+    ) -> None:
+        self.n_components = n_components
+        self.sigma = sigma
+        self.kernel = kernel
+        self.coupling = coupling
+        self.projection = projection
+        self.center = center
+        self.random_state = random_state
+
+    def _learn(self, learned, statistics):
+        learned.offset_ = statistics.midpoint
+        if not self.center:
+            learned.offset_ = np.zeros_like(learned.offset_)

@@ -19,7 +19,7 @@ from ._coefficients import Coefficients
 from ._docs import document
 from ._products import NAMED_BASES, NAMED_COEFFICIENTS, ProductSteps
 from .base import BaseRandomFeatures
-from .positive import CenteredRandomFeatures
+from .gaussian import CenteredRandomFeatures
 
 
 @document
@@ -286,9 +286,6 @@ class HybridRF(CenteredRandomFeatures):
 
     def _nonlinearity(self, learned=None, draw=None):
         raise NotImplementedError("Bases have nonlinearities of their own.")
-
-    def _law(self, learned):
-        raise NotImplementedError("Bases have closed forms of their own.")
 
 
 class ProductHybridRF(ProductSteps, HybridRF):

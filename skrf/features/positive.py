@@ -1,64 +1,152 @@
 """Positive features exp(w.x - |x|^2) and their hyperbolic and regularised variants."""
 
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from .. import variances
+from .._arrays import columns, namespace
+from .._sums import Rows
 from .._typing import Kernel, RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import CouplingLike
+from ..variances import exponential_pair, log_expm1, log_hyp0f1
 from ._docs import document
-from .gaussian import GaussianRandomFeatures
-from .nonlinearities import Exponential, Hyperbolic, Regularized
+from .exponential import Exponential
+from .gaussian import CenteredRandomFeatures
+from .nonlinearities import PositiveNonlinearity
 
-# Variant: nonlinearity, closed form.
-_VARIANTS = {
-    "exponential": (Exponential(), variances.Exponential()),
-    "hyperbolic": (Hyperbolic(), variances.Hyperbolic()),
-    "regularized": (Regularized(), variances.Regularized()),
-}
+_NEAR = 4.0  # |x + y|^2 up to which `Regularized` uses its series
 
 
-class CenteredRandomFeatures(GaussianRandomFeatures):
-    """Base class of the maps whose variance depends on the origin; they shift it to the midpoint.
+@dataclass(frozen=True)
+class Hyperbolic(PositiveNonlinearity):
+    """Columns [exp(w.x - |x|^2), exp(-w.x - |x|^2)] / sqrt 2."""
 
-    See Also
-    --------
-    skrf.features.gaussian.GaussianRandomFeatures : The base class without the shift.
-    skrf.OptimalPositiveRF : An example.
+    columns_per_projection = 2
 
-    References
-    ----------
-    Choromanski et al., Rethinking attention with Performers (2021), lemma 1; the shift to the
-    midpoint is ours.
+    def log_own(self, geometry):
+        """Return log(2 sinh(v^2 / 2)^2)."""
+        with np.errstate(divide="ignore"):
+            return geometry.sum2 - np.log(2) + 2 * np.log(-np.expm1(-geometry.sum2))
+
+    def pair(self, geometry, cosine, log_unit=0.0):
+        """Return the pair term over exp(log_unit), averaged over the sign of omega_j."""
+        d = geometry.n_features
+        signs = (cosine, -cosine)
+        return sum(exponential_pair(geometry.sum2, d, t, log_unit, linear=False) for t in signs) / 2
+
+    def row_term(self, norms2, n_features):
+        """Return -|x|^2 - log(2) / 2."""
+        return super().row_term(norms2, n_features) - math.log(2) / 2
+
+    def apply(self, products, row, bias, *, keys=False):
+        """Return the logarithms of the columns."""
+        return Rows(columns([products + row[:, None], row[:, None] - products]))
+
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
+        """Return gradients with respect to products and row."""
+        m = by_values.shape[1] // 2
+        by_row = namespace(by_values).sum(by_values, axis=1)
+        return by_values[:, :m] - by_values[:, m:], by_row
+
+
+@dataclass(frozen=True)
+class Regularized(PositiveNonlinearity):
+    """One column exp(w.x - |x|^2) with every w stretched to the length sqrt(d).
+
+    The mean is a lower kernel, exp(-n) F(v^2 / 2) with F(u) = 0F1(; d/2; d u / 2), and two rows at
+    cosine t have |omega_i + omega_j|^2 = 2 d (1 + t), hence the second moment F((1 + t) v^2): every
+    pair term is exact. Near v = 0 a series computes their differences. The projections of a simplex
+    block add up to 0, so t times the own term would cancel there, and `pair` leaves it out.
     """
 
-    _parameter_constraints = {"center": ["boolean"]}
+    def log_scale(self, geometry):
+        """Return the log of the squared lower kernel."""
+        grown = np.sqrt(geometry.n_features * geometry.sum2)
+        return 2 * (self._log_moment(geometry, 0.5) + grown - geometry.norms2)
 
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        sigma: Sigma | None = None,
-        kernel: Kernel = "gaussian",
-        coupling: CouplingLike = "orthogonal",
-        projection: Literal["dense", "hadamard"] = "dense",
-        center: bool = True,
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_components = n_components
-        self.sigma = sigma
-        self.kernel = kernel
-        self.coupling = coupling
-        self.projection = projection
-        self.center = center
-        self.random_state = random_state
+    def log_own(self, geometry):
+        """Return the log of the one-projection variance."""
+        far = log_expm1(np.maximum(self._log_excess(geometry, 1.0), 0.0))
+        with np.errstate(divide="ignore"):
+            near = np.log(_near_series(geometry)) + self._log_unit(geometry)
+        return np.where(geometry.sum2 <= _NEAR, near, far)
 
-    def _learn(self, learned, statistics):
-        learned.offset_ = statistics.midpoint
-        if not self.center:
-            learned.offset_ = np.zeros_like(learned.offset_)
+    def pair(self, geometry, cosine, log_unit=0.0):
+        """Return the pair term over exp(log_unit), less its linear part."""
+        excess = self._log_excess(geometry, cosine)
+        with np.errstate(over="ignore", invalid="ignore"):  # near 0
+            far = np.exp(excess - log_unit) - np.exp(-np.asarray(log_unit))
+        near = _near_series(geometry, cosine) * np.exp(self._log_unit(geometry) - log_unit)
+        return np.where(geometry.sum2 <= _NEAR, near, far)
+
+    def linear_part(self, geometry):
+        """Return the share of cosine times the own term that `pair` leaves out."""
+        return (geometry.sum2 <= _NEAR).astype(float)
+
+    def _log_moment(self, geometry, factor):
+        """Return log F(factor v^2) minus its growth sqrt(2 factor d) v."""
+        d = geometry.n_features
+        return log_hyp0f1(d / 2, factor * d / 2 * geometry.sum2)
+
+    def _log_excess(self, geometry, cosine):
+        """Return log(F((1 + t) v^2) / F(v^2 / 2)^2); both grow alike for t = 1."""
+        grown = np.sqrt(2 * geometry.n_features * geometry.sum2) * (
+            np.sqrt(1 + cosine) - np.sqrt(2)
+        )
+        moments = self._log_moment(geometry, 1 + cosine), self._log_moment(geometry, 0.5)
+        return moments[0] - 2 * moments[1] + grown
+
+    def _log_unit(self, geometry):
+        """Return the log of the unit of the series, v^2 / F(v^2 / 2)^2."""
+        grown = np.sqrt(geometry.n_features * geometry.sum2)
+        with np.errstate(divide="ignore"):
+            return np.log(geometry.sum2) - 2 * (self._log_moment(geometry, 0.5) + grown)
+
+    def log_range(self, geometry):
+        """Return that from exp(-sqrt(d) |x + y| - |x|^2 - |y|^2) to the same without a minus."""
+        longest = np.sqrt(geometry.n_features * geometry.sum2)
+        with np.errstate(divide="ignore"):
+            return longest + np.log(-np.expm1(-2 * longest)) - geometry.norms2
+
+    def log_largest(self, geometry):
+        """Return sqrt(d) |x + y| - |x|^2 - |y|^2."""
+        return np.sqrt(geometry.n_features * geometry.sum2) - geometry.norms2
+
+    def log_moments(self, n_features, sum2, k):
+        """Return those of exp(w.(x + y)), |w| = sqrt(d), over its largest value."""
+        return log_hyp0f1(n_features / 2, n_features / 4 * sum2[:, None] * k**2)
+
+    def multiplier(self, projection):
+        """Return the projection with rows of one length."""
+        return projection.with_norms(math.sqrt(projection.n_features)), None
+
+
+def _near_series(geometry, cosine=None):
+    """Return (F((1 + t) v^2) - F(v^2 / 2)^2) / v^2 for v^2 up to 4, as a power series.
+
+    Without a cosine this is the own term, t = 1; with one it is the pair term minus t times the own
+    term. F(v^2 / 2)^2 is the mean over two independent directions.
+    """
+    d = geometry.n_features
+    k, steps = np.arange(1, 51), np.arange(50)
+    independent = np.cumsum(np.log1p(steps / np.maximum(d - 1 + steps, 1)))
+    terms = 2.0**k - np.exp(independent)
+    if cosine is not None:
+        with np.errstate(divide="ignore"):
+            terms = np.expm1(k * np.log1p(cosine)) - np.expm1(independent) - cosine * terms
+        terms[0] = 0.0
+    sizes = np.cumprod(d / ((d + 2 * steps) * k))
+    return np.polynomial.polynomial.polyval(np.minimum(geometry.sum2, _NEAR), terms * sizes)
+
+
+_VARIANTS = {
+    "exponential": Exponential(),
+    "hyperbolic": Hyperbolic(),
+    "regularized": Regularized(),
+}
 
 
 @document
@@ -153,10 +241,7 @@ class PositiveRF(CenteredRandomFeatures):
 
     def _nonlinearity(self, learned=None, draw=None):
         # `fit` reports a wrong name; properties must not raise before.
-        return _VARIANTS.get(self._form, _VARIANTS["exponential"])[0]
-
-    def _law(self, learned):
-        return _VARIANTS[self._form][1]
+        return _VARIANTS.get(self._form, _VARIANTS["exponential"])
 
     @property
     def _is_unbiased(self):

@@ -1,21 +1,106 @@
 """Sine-cosine features of Gaussian projections (random Fourier features)."""
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from .. import variances
+from .. import _kernels
+from .._arrays import columns, namespace
 from .._estimator import GAMMA
 from .._typing import RandomState, Sigma
 from .._validation import StrOptions
 from ..projections import CouplingLike, DenseProjection
+from ..variances import cosine_pair
 from ._affine import about_a_row
 from ._docs import document
+from ._map import signed_rows
 from .gaussian import GaussianRandomFeatures
-from .nonlinearities import PhasedCosine, SineCosine
+from .nonlinearities import Nonlinearity
 from .spectra import SPECTRA
 from .streams import PHASE, SPECTRUM, rng_of
+
+
+@dataclass(frozen=True)
+class SineCosine(Nonlinearity):
+    """Columns [cos w.x, sin w.x]: unbiased for exp(-|x - y|^2 / 2).
+
+    The variance of one projection is (1 - K^2)^2 / 2: Sutherland and Schneider, On the error of
+    random Fourier features (2015).
+    """
+
+    columns_per_projection = 2
+    has_level = is_bounded = True
+
+    def log_scale(self, geometry):
+        """Return 0."""
+        return np.zeros_like(geometry.difference2)
+
+    def log_own(self, geometry):
+        """Return log((1 - K^2)^2 / 2)."""
+        with np.errstate(divide="ignore"):
+            return 2 * np.log(-np.expm1(-geometry.difference2)) - np.log(2)
+
+    def pair(self, geometry, cosine, log_unit=0.0):
+        """Return the pair term over exp(log_unit)."""
+        return cosine_pair(geometry.difference2, geometry.n_features, cosine, log_unit)
+
+    def log_range(self, geometry):
+        """Return that of cos w.(x - y), from -1 to 1."""
+        return math.log(2) + 0 * geometry.norms2
+
+    def apply(self, products, row, bias, *, keys=False):
+        """Return the columns, on the scale `row`."""
+        xp = namespace(products)
+        return signed_rows(columns([xp.cos(products), xp.sin(products)]), row)
+
+    def write(self, products, row, bias, out, *, keys=False, plain=False):
+        """Write the columns and return their scale; NumPy only."""
+        _kernels.sine_cosine(products, np.exp(row) if plain else None, out)
+        return row[:, None]
+
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
+        """Return gradients with respect to products and row."""
+        xp, m = namespace(products), products.shape[1]
+        cosine, sine = xp.cos(products), xp.sin(products)
+        by_cosine, by_sine = by_values[:, :m], by_values[:, m:]
+        by_row = xp.sum(by_cosine * cosine + by_sine * sine, axis=1)
+        return by_sine * cosine - by_cosine * sine, by_row
+
+
+@dataclass(frozen=True)
+class PhasedCosine(Nonlinearity):
+    """One column sqrt(2) cos(w.x + phase), phase uniform on (0, 2 pi): the pair folded into one."""
+
+    phase: float = 0.0
+    has_level = True
+
+    def log_scale(self, geometry):
+        """Return 0."""
+        return np.zeros_like(geometry.difference2)
+
+    def log_own(self, geometry):
+        """Return log((1 - K^2)^2 / 2 + 1 / 2)."""
+        return np.log1p(np.expm1(-geometry.difference2) ** 2) - np.log(2)
+
+    def log_range(self, geometry):
+        """Return that of a product of two such columns, from -2 to 2."""
+        return math.log(4) + 0 * geometry.norms2
+
+    def row_term(self, norms2, n_features):
+        """Return log(2) / 2."""
+        return 0 * norms2 + math.log(2) / 2
+
+    def apply(self, products, row, bias, *, keys=False):
+        """Return the column, on the scale `row`."""
+        return signed_rows(namespace(products).cos(products + self.phase), row)
+
+    def pull_back(self, products, row, bias, by_values, *, keys=False):
+        """Return gradients with respect to products and row."""
+        xp = namespace(products)
+        by_row = xp.sum(by_values * xp.cos(products + self.phase), axis=1)
+        return -by_values * xp.sin(products + self.phase), by_row
 
 
 @document
@@ -117,9 +202,6 @@ class RFFSampler(GaussianRandomFeatures):
 
     def _nonlinearity(self, learned=None, draw=None):
         return PhasedCosine(getattr(draw, "phase", 0.0)) if self._is_folded else SineCosine()
-
-    def _law(self, learned):
-        return variances.RandomPhase() if self._is_folded else variances.Trigonometric()
 
     def _learn(self, learned, statistics):
         """Learn nothing: trigonometric features do not depend on the data."""

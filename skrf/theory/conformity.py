@@ -13,8 +13,7 @@ from sklearn.utils import check_array
 from .._typing import Array
 from .._validation import check_integer, naming
 from ..projections import COUPLINGS
-from ..variances._hypergeometric import log_hyp0f1
-from ..variances.coupling import exponential_pair
+from ..variances import exponential_pair, log_hyp0f1
 
 _LONGEST = 1e4  # of the exponent; the result is infinite long before
 

@@ -5,8 +5,9 @@ import math
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from .. import variances
 from .._validation import check_integer, check_positive
+from ..features.positive import Hyperbolic
+from ..variances import PairGeometry
 
 _LONGEST = 1e6  # a radius whose fourth power still has all digits
 _SHORTEST = 1e-10  # up to which the error is proportional to the squared radius, to all digits
@@ -96,7 +97,7 @@ def _log_relative_variance(radius, angle, n_coefficients):
     parts = [
         np.log(share**2 + spread)
         # Only |x + y|^2 matters.
-        + variances.Hyperbolic().log_own(variances.PairGeometry(1, square, square, square))
+        + Hyperbolic().log_own(PairGeometry(1, square, square, square))
         for share, square in ((far, sums), (1 - far, differences))
     ]
     return np.logaddexp(*parts)

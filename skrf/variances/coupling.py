@@ -11,22 +11,21 @@ features, section 3, and Likhosherstov et al., Chefs' random tables, for the exp
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.polynomial.legendre import leggauss
 from scipy.special import gammaln, hyp1f1
 
-if TYPE_CHECKING:
-    from .gaussian import PairGeometry
+from .geometry import PairGeometry
 
 _TABLE_ENTRIES = 2**21
 
 
 def log_mean_squared_error(
-    law: Any,
-    geometry: "PairGeometry",
+    nonlinearity: Any,
+    geometry: PairGeometry,
     n_projections: int,
     blocks: dict[int, int],
     cosine: Callable[[int], float | None],
@@ -35,9 +34,10 @@ def log_mean_squared_error(
 
     Parameters
     ----------
-    law : object
-        A law of `skrf.variances.gaussian`, with ``log_scale``, ``log_own`` and ``pair``. If it also
-        has ``linear_part``, its pair terms leave out that share of the cosine times its own term.
+    nonlinearity : object
+        With ``log_scale``, ``log_own`` and ``pair``, like those of `skrf.features.nonlinearities`.
+        If it also has ``linear_part``, its pair terms leave out that share of the cosine times its
+        own term.
     geometry : PairGeometry
         The pairs of inputs.
     n_projections : int
@@ -62,20 +62,20 @@ def log_mean_squared_error(
     Reid et al., Simplex random features (2023), section 3; exponents: Likhosherstov et al., Chefs'
     random tables (2022).
     """
-    log_own = law.log_own(geometry) - np.log(n_projections)
+    log_own = nonlinearity.log_own(geometry) - np.log(n_projections)
     # Pair terms in units of the own term, so that no enormous or tiny variance is lost.
     unit = np.where(np.isneginf(log_own), np.inf, log_own)
     gain, cosines, left = 0.0, 0.0, 1.0
     for rows, count in blocks.items():
         if rows > 1:
             t, share = cosine(rows), count * rows * (rows - 1) / n_projections**2
-            gain = gain + share * law.pair(geometry, t, unit)
+            gain = gain + share * nonlinearity.pair(geometry, t, unit)
             cosines += count * rows * (t / (1 / (rows - 1)))  # of a simplex -count * rows, exactly
-    if hasattr(law, "linear_part"):
-        left = 1 + cosines / n_projections * law.linear_part(geometry)
+    if hasattr(nonlinearity, "linear_part"):
+        left = 1 + cosines / n_projections * nonlinearity.linear_part(geometry)
     # Rounding may miss a gain of -1 (an exact estimate).
     with np.errstate(divide="ignore"):
-        return law.log_scale(geometry) + log_own + np.log(np.maximum(left + gain, 0.0))
+        return nonlinearity.log_scale(geometry) + log_own + np.log(np.maximum(left + gain, 0.0))
 
 
 def exponential_pair(v2, n_features, cosine, log_unit=0.0, *, linear=True):

@@ -3,7 +3,9 @@
 import numpy as np
 from scipy.special import logsumexp
 
-from .gaussian import Exponential, Hyperbolic, Trigonometric
+from .exponential import Exponential
+from .positive import Hyperbolic
+from .trigonometric import SineCosine
 
 
 def hybrid_log_variance(moments, log_variances, covariances):
@@ -38,12 +40,12 @@ def hybrid_log_variance(moments, log_variances, covariances):
     return np.where(sign > 0, total, -np.inf)
 
 
-def is_covariance_known(*laws):
-    """Return whether `shared_covariance` supports these laws."""
-    return all(type(law) in (Exponential, Hyperbolic, Trigonometric) for law in laws)
+def is_covariance_known(*nonlinearities):
+    """Return whether `shared_covariance` supports these nonlinearities."""
+    return {type(each) for each in nonlinearities} <= {Exponential, Hyperbolic, SineCosine}
 
 
-def shared_covariance(laws, geometry, norm_gap):
+def shared_covariance(nonlinearities, geometry, norm_gap):
     """Return the covariance of two estimates that share a projection, in a unit, and its log.
 
     Exponentials are exp(2A |w|^2 + B w.z) up to constants, with z = x + y and B^2 = b = 1 - 4A;
@@ -51,8 +53,8 @@ def shared_covariance(laws, geometry, norm_gap):
 
     Parameters
     ----------
-    laws : tuple of two laws
-        Two of Exponential, Hyperbolic and Trigonometric.
+    nonlinearities : tuple of two nonlinearities
+        Two of Exponential, Hyperbolic and SineCosine.
     geometry : PairGeometry
         Of all pairs.
     norm_gap : ndarray
@@ -63,10 +65,11 @@ def shared_covariance(laws, geometry, norm_gap):
     tuple of ndarray
         The covariance of all pairs over its unit, and the log of the unit.
     """
-    if laws[0] == laws[1]:  # one estimate twice
-        unit = laws[0].log_scale(geometry) + laws[0].log_own(geometry)
+    first, second = nonlinearities
+    if first == second:  # one estimate twice
+        unit = first.log_scale(geometry) + first.log_own(geometry)
         return np.ones_like(unit), unit
-    shapes = [_exponents(law) for law in laws if type(law) is not Trigonometric]
+    shapes = [_exponents(each) for each in nonlinearities if not isinstance(each, SineCosine)]
     if len(shapes) == 1:
         b = shapes[0][0]
         excess = geometry.difference2 / 2 * (1 - 1 / b)
@@ -88,9 +91,8 @@ def shared_covariance(laws, geometry, norm_gap):
     return value, top - geometry.difference2
 
 
-def _exponents(law):
+def _exponents(nonlinearity):
     """Return b and the multipliers of w.z in the terms that an estimate averages."""
-    if isinstance(law, Hyperbolic):
+    if isinstance(nonlinearity, Hyperbolic):
         return 1.0, (1.0, -1.0)
-    b = (1 + law.rho) / (2 * law.rho)
-    return b, (np.sqrt(b),)
+    return 1 - 4 * nonlinearity.A, (nonlinearity.slope,)
