@@ -313,6 +313,48 @@ def test_a_fit_is_whole_and_cannot_be_overwritten():
     assert fitted.get_feature_names_out()[-1] == "clusternystroem11"
 
 
+# ------------------------------------------------------------------ given landmarks
+
+
+@pytest.mark.parametrize("convert", [np.array, np.ndarray.tolist, sp.csr_array, np.float32])
+def test_given_rows_are_the_landmarks(convert):
+    rows = np.round(Q[:9], 2).astype(np.float32).astype(float)
+    nystroem = ClusterNystroem(centers=convert(rows), sigma=0.7).fit(X, y)
+    assert_array_equal(nystroem.centers_, rows)
+    assert nystroem.n_components_ == 9
+    inner = kernel(rows, rows, 0.7)
+    expected = kernel(Q, rows, 0.7) @ np.linalg.solve(inner, kernel(rows, X, 0.7))
+    assert_allclose(nystroem.approximate_kernel(Q, X), expected, rtol=0, atol=1e-9)
+    # Searches find them as `fit` does, clones have them, and the caller's rows stay writable.
+    for fitted in (clone(nystroem).fit(X), nystroem._fit_at_sigma(X)(0.7)):
+        assert_array_equal(fitted.transform(Q), nystroem.transform(Q))
+    own = rows.copy()
+    ClusterNystroem(centers=own).fit(X)
+    own[0] = 0.0
+
+
+def test_equal_landmarks_count_once():
+    rows = Q[:5]
+    doubled = ClusterNystroem(centers=np.vstack([rows, rows]), sigma=0.7).fit(X)
+    once = ClusterNystroem(centers=rows, sigma=0.7).fit(X)
+    assert_allclose(doubled.approximate_kernel(Q), once.approximate_kernel(Q), atol=1e-9)
+
+
+def test_given_rows_are_checked_like_X():
+    for wrong, words in (
+        (Q[:3, :2], "centers.*2 features"),
+        (np.where(Q[:3] > 0, np.nan, Q[:3]), "centers.*NaN"),
+        (Q[0], "centers.*1D"),
+        (Q[:0], "centers.*minimum of 1"),
+        ("none", "'centers' parameter"),
+        (3, "'centers' parameter"),
+    ):
+        with pytest.raises(ValueError, match=f"(?is){words}"):
+            ClusterNystroem(centers=wrong).fit(X)
+    with pytest.raises(ValueError, match="^n_components=7 has no effect with centers of 3 rows"):
+        ClusterNystroem(7, centers=Q[:3]).fit(X)
+
+
 # ------------------------------------------------------------------ consumers
 
 

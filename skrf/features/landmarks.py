@@ -18,11 +18,12 @@ from .._arrays import (
     like,
     namespace,
     squared_distances,
+    to_host,
 )
 from .._sums import Rows
 from .._threads import rows_of_call
-from .._typing import RandomState, Sigma
-from .._validation import Interval, StrOptions, read_only
+from .._typing import Array, RandomState, Sigma
+from .._validation import Interval, StrOptions, read_only, validate_rows
 from ..projections import DenseProjection
 from ._affine import Affine, about_a_row
 from ._clusters import by_first, centers_of_classes, class_labels, representatives, unique_rows
@@ -37,6 +38,7 @@ _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense row
 # Relative to the largest eigenvalue. Rounding is about 1e-15 of it, so it hardly ever decides which
 # eigenvalues are kept.
 _RANK = 1e-11
+_KINDS = {"auto", "classes", "kmeans", "random"}
 _RESIDUAL = 1e-14  # squares of waves that are rounding
 
 
@@ -232,7 +234,11 @@ class SimilarityMap(FeatureMap):
         """Return the `Rows` of X."""
         (logs, of_rows), xp = self.logs(X), namespace(X)
         top = xp.max(logs, axis=1)
-        return signed_rows(xp.exp(logs - top[:, None]), top + of_rows)
+        if is_array_api(X):
+            return signed_rows(xp.exp(logs - top[:, None]), top + of_rows)
+        logs -= top[:, None]
+        _kernels.exp(logs, logs)
+        return signed_rows(logs, top + of_rows)
 
     def exponent_bound(self, X):
         """Return an upper bound of the squared norms of rows."""
@@ -354,7 +360,7 @@ class CentersOfClusters(BaseRandomFeatures):
     """Base of the feature maps that look at rows from a few centres."""
 
     _parameter_constraints = {
-        "centers": [StrOptions({"auto", "classes", "kmeans", "random"})],
+        "centers": [StrOptions(_KINDS)],
     }
     _is_unbiased = False
     _looks_at_rows = _reads_labels = _needs_data = True
@@ -455,12 +461,14 @@ class ClusterNystroem(CentersOfClusters):
     ----------
     n_components : int, default=100
         Number of landmarks, and so of components; at most the number of distinct rows (which are
-        then the landmarks), and a few less if a class has fewer distinct rows than its share.
-    centers : {"auto", "classes", "kmeans", "random"}, default="auto"
+        then the landmarks), and a few less if a class has fewer distinct rows than its share. If
+        the landmarks are given, it is their number, and must be left alone.
+    centers : {"auto", "classes", "kmeans", "random"} or array-like, default="auto"
         What the landmarks are: centres of clusters found within each class of y ("classes") or
-        among all rows ("kmeans"), or random rows ("random"). "auto" means "classes" if `fit` gets
-        class labels, otherwise "kmeans". Classes get clusters in proportion to their size, and at
-        least one each.
+        among all rows ("kmeans"), random rows ("random"), or the rows of an array or sparse matrix
+        of shape (n_landmarks, n_features), as they are. "auto" means "classes" if `fit` gets class
+        labels, otherwise "kmeans". Classes get clusters in proportion to their size, and at least
+        one each.
     kernel : {"gaussian", "laplacian"}, default="gaussian"
         exp(-sigma^2 \|x - y\|^2 / 2), or exp(-(sigma \|x - y\|_1)^exponent), which suits tables:
         rows that differ much in only a few columns. Its features cost more if there are many
@@ -524,9 +532,15 @@ class ClusterNystroem(CentersOfClusters):
     >>> model = KernelRegressionClassifier(ClusterNystroem(20, random_state=0)).fit(X, y)
     >>> model.feature_map_.centers_.shape, bool(model.score(X, y) > 0.9)
     ((20, 4), True)
+
+    Landmarks of your own, here every tenth row:
+
+    >>> ClusterNystroem(centers=X[::10]).fit(X).transform(X).shape
+    (150, 15)
     """
 
     _parameter_constraints = {
+        "centers": [StrOptions(_KINDS), "array-like", "sparse matrix"],
         "kernel": [StrOptions({"gaussian", "laplacian"})],
         "exponent": [Interval(Real, 0, 1, closed="right")],
     }
@@ -536,7 +550,7 @@ class ClusterNystroem(CentersOfClusters):
         self,
         n_components: int = 100,
         *,
-        centers: Literal["auto", "classes", "kmeans", "random"] = "auto",
+        centers: Literal["auto", "classes", "kmeans", "random"] | Array = "auto",
         kernel: Literal["gaussian", "laplacian"] = "gaussian",
         exponent: float = 1.0,
         sigma: Sigma | None = None,
@@ -546,7 +560,31 @@ class ClusterNystroem(CentersOfClusters):
         self.kernel = kernel
         self.exponent = exponent
 
+    @property
+    def _n_given(self):
+        """Number of landmarks that are given, or None."""
+        return None if isinstance(self.centers, str) else np.shape(self.centers)[0]
+
+    def _n_columns(self, n_rows):
+        return self._n_given or super()._n_columns(n_rows)
+
+    def _labels(self, y, kept, keys):
+        return super()._labels(y, kept, keys) if self._n_given is None else None
+
+    def _gather(self, X, sample_weight, keys, *, before=None, y=None):
+        gathered = super()._gather(X, sample_weight, keys, before=before, y=y)
+        if self._n_given is not None:
+            draft, *_, sample = gathered
+            rows = to_host(validate_rows(draft, self.centers, reset=False, name="centers"))
+            sample.once("centers", lambda: (np.array(Affine(1.0).on_host(rows)), None))
+        return gathered
+
     def _sizes(self):
+        if self._n_given is not None and self.n_components not in (100, self._n_given):
+            raise ValueError(
+                f"n_components={self.n_components!r} has no effect with centers of "
+                f"{self._n_given} rows, which are the landmarks: leave it out."
+            )
         if self.kernel == "gaussian" and self.exponent != 1:
             raise ValueError(
                 f"exponent={self.exponent!r} needs kernel='laplacian', got kernel='gaussian'. "
