@@ -183,6 +183,6 @@ def test_a_first_state_below_all_numbers_leaves_the_space_of_features():
     inner, symbols = model._model, np.zeros(40, int)
     rank = _rank_space.RankSpace.of(inner, [symbols])
     assert rank is not None and not rank.filter(keeps=False)
-    rows = inner.emission.log_values().T
+    rows = inner.emission.pair.matrix.T
     expected = forward(np.log(model.transmat_), inner.log_start, rows[symbols])[-1]
     assert_allclose(model.score(symbols), logsumexp(expected), rtol=1e-9)

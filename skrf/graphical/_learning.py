@@ -122,7 +122,7 @@ def _takes_tables(free):
         roles = ["states", "symbols", "targets", "emitters"]
     is_wide = first.embeddings["states"].shape[1] >= len(first.start)
     is_exact = first.transition.T is None and (len(roles) == 2 or first.emission.T is None)
-    is_plain = first.is_local and first.start_channel is None and is_exact
+    is_plain = first.is_local and first.start_factor is None and is_exact
     return is_plain and is_wide and set(roles) == set(free.roles) and first.has_few
 
 
@@ -338,9 +338,10 @@ def gradients(model, sequences):
         lengths, repeats = np.unique([len(sequence) for sequence in sequences], return_counts=True)
         every = [np.full(length, ANY) for length in lengths]
         log_total, expected = _all_counts(model, every, repeats)
-        log_prob, counts = log_prob - log_total, list(map(np.subtract, counts, expected))
-    of_symbols, *counts = counts
-    parts = [(model.start_channel, counts[:2]), (model.transition, counts[2:])]
+        log_prob -= log_total
+        counts = [list(map(np.subtract, *both)) for both in zip(counts, expected, strict=True)]
+    (of_symbols,), of_start, of_moves = counts
+    parts = [(model.start_factor, of_start), (model.transition, of_moves)]
     if model.table is None:  # otherwise nothing is learned about emissions
         parts.append((model.emission, _emission_counts(model, of_symbols)))
     elif model.data is not None and model.emitter is None:
@@ -348,127 +349,97 @@ def gradients(model, sequences):
         add_rows(of_data.T, model.data % of_data.shape[1], of_symbols[:, :-1].T)
         parts.append((model.emission, _emission_counts(model.base, of_data)))
     by_role = dict.fromkeys(model.embeddings, 0.0)
-    for channel, of in parts:
-        if channel is not None:
-            tables = (model.embeddings[role] for role in channel.roles)
-            pulled = channel.pull_back(*tables, *of)
-            for role, gradient in zip(channel.roles, pulled, strict=True):
+    for factor, counts in parts:
+        if factor is not None:
+            tables = (model.embeddings[role] for role in factor.roles)
+            pulled = factor.pull_back(*tables, *counts)
+            for role, gradient in zip(factor.roles, pulled, strict=True):
                 by_role[role] += gradient
     if model.learns_start:
-        by_role["start_prob"] = counts[0]
+        by_role["start_prob"] = of_start[0]
     if hasattr(model.emitter, "pull_back"):
         by_role["emitter"] = model.emitter.pull_back(of_symbols[:, :-1].T, model.data)
     return float(log_prob), by_role
 
 
-# `gradients` adds up expected counts given all symbols: of a state with a symbol, the last of which
-# is `ANY`, of a state with the feature it leaves through, and of a feature with the state it leads
-# to; the latter two for the start and for transitions, of which a corrected channel has counts of
-# its own, and a given start those of first states. They are bounded by the number of symbols,
-# however small the underlying probabilities are. With the exact kernel there is nothing to learn
-# about the way from a feature to a state, so its counts are 0.
+# `gradients` adds up expected counts given all symbols, each a list: of states with symbols, the
+# last of which is `ANY`; those of the start's factor, or of first states where it is given; and
+# those of transitions, as `Factor.pull_back` expects them. They are bounded by the number of
+# symbols, however small the underlying probabilities are.
 
 
 def _all_counts(model, sequences, repeats):
     """Return the log probability and expected counts of sequences, weighted by `repeats`."""
     log_prob, total = 0.0, None
-    for batch, often in _batches(model, sequences, repeats):
-        for batch_log_prob, counts in _counts_of(model, batch, often):
-            log_prob += batch_log_prob
-            total = counts if total is None else list(map(np.add, total, counts))
+    for batch, weights in _batches(model, sequences, repeats):
+        run = model.run(batch) if (weights == 1).all() else None
+        # Counts of logarithms know nothing of features.
+        if run is not None and (model.transition.T is None or not run.in_logs):
+            batch_log_prob, counts = _counts_of_few(model, run)
+        else:
+            batch_log_prob, counts = _counts(model, batch, weights)
+        log_prob += batch_log_prob
+        if total is not None:
+            counts = [list(map(np.add, *both)) for both in zip(total, counts, strict=True)]
+        total = counts
     return log_prob, total
-
-
-def _counts_of(model, batch, repeats):
-    """Yield log probabilities and expected counts that add up to those of some sequences."""
-    run = model.run(batch) if (repeats == 1).all() else None
-    # Counts of logarithms know nothing of features.
-    if run is not None and (model.transition.T is None or not run.in_logs):
-        yield _counts_of_few(model, run)
-        return
-    if not model.in_logs:
-        with np.errstate(over="ignore", invalid="ignore"):
-            log_prob, counts = _counts(model, batch, repeats)
-        length = np.dot(repeats, [len(sequence) for sequence in batch])
-        # Posteriors sum to 1, unless messages from the end have underflowed.
-        is_known = np.isclose(counts[0].sum(), length)
-        if is_known and all(np.isfinite(array).all() for array in counts):
-            yield log_prob, counts
-            return
-    if len(batch) > 1:
-        for i, sequence in enumerate(batch):
-            yield from _counts_of(model, [sequence], repeats[i : i + 1])
-    else:
-        log_prob, counts = _log_counts(model, batch[0])
-        yield repeats[0] * log_prob, [repeats[0] * array for array in counts]
 
 
 def _counts_of_few(model, run):
     """Return the log probability and expected counts of a pass."""
-    log_prob, (_, (moves, of_symbols, by_start)) = run.log_norms.sum(), run.smoothed(counts=True)
-    move = model.transition
-    by_R = moves if run.in_logs else move.R * move.gather(moves)
-    by_T = np.zeros(()) if move.T is None else move.T * (move.R.T @ moves)
-    of_start = _start_counts(model, by_start)
-    if run.in_logs:
-        of_start = [by_start if model.start_channel is None else by_start[None], np.zeros(())]
+    log_prob, (_, (moves, by_symbol, by_start)) = run.log_norms.sum(), run.smoothed(counts=True)
     counts = np.zeros((len(model.start), model.n_symbols + 1))
-    counts[:, : len(of_symbols)] = of_symbols.T
-    return log_prob, [counts, *of_start, by_R, by_T]
-
-
-def _no_counts(model):
-    """Return zeros for counts of symbols, of starts (0-D if they are given) and of transitions."""
-    shape, first = (len(model.start), model.n_symbols + 1), model.start_channel
-    of_start = [np.zeros(shape[0]), np.zeros(())] if first is None else first.no_counts()
-    return [np.zeros(shape), *of_start, *model.transition.no_counts()]
+    counts[:, : len(by_symbol)] = by_symbol.T
+    if run.in_logs:
+        return log_prob, [[counts], _start_counts(model, by_start), [moves]]
+    of_start = _start_counts(model, by_start * model.start)
+    return log_prob, [[counts], of_start, model.transition.counts_of(moves)]
 
 
 def _counts(model, batch, repeats):
-    """Return the log probability and expected counts of sequences, from products of matrices."""
-    move = model.transition
+    """Return the log probability and expected counts of sequences, from long to short."""
     if (rank := RankSpace.of(model, batch)) and rank.filter(keeps=True):
-        counts, by_start, *of_moves = rank.counts(repeats)
-        return np.dot(rank.log_probs, repeats), [counts, *_start_counts(model, by_start), *of_moves]
-    counts, *_, by_R, by_T = _no_counts(model)
-    by_start = np.zeros(len(model.start))
-    steps = list(model.filtered_together(batch))
-    for earlier, ahead, weighed, symbols, posteriors in _backward(model, steps, repeats):
-        if earlier is None:
-            by_start += weighed.sum(axis=0)
-        else:
-            by_R += earlier.T @ ahead
-            if move.T is not None:
-                by_T += (earlier @ move.R).T @ weighed
-        add_rows(counts.T, symbols % counts.shape[1], posteriors)  # `ANY` is the last column
-    of_moves = [move.R * by_R, by_T if move.T is None else move.T * by_T]
+        counts, of_start, of_moves = rank.counts(repeats)
+        return np.dot(rank.log_probs, repeats), [[counts], _start_counts(model, of_start), of_moves]
+    n, none = len(model.start), np.zeros(0, dtype=int)
+    counts, of_moves = np.zeros((n, model.n_symbols + 1)), model.transition.pair.counts(*3 * [none])
+    steps, back, nodes, edges, size = list(model.filtered(batch)), np.zeros((0, n)), [], [], 0
+    for t in range(len(steps) - 1, -1, -1):
+        symbols, distributions, log_norms = steps[t]
+        # Messages are scaled so that those of a sequence give posteriors times its repeats.
+        ended = np.repeat(repeats[len(back) : len(symbols), None], n, axis=1)
+        back = np.vstack([back, np.log(ended) if model.in_logs else ended])
+        posteriors = np.exp(distributions + back) if model.in_logs else distributions * back
+        nodes.append((symbols, posteriors))
+        size += len(symbols)
+        if t:
+            back, ahead = model.step_back(symbols, log_norms, back)
+            edges.append((steps[t - 1][1][: len(symbols)], ahead))
+        if t <= 1 or size >= _GRADIENT_ROWS:
+            symbols, posteriors = map(np.concatenate, zip(*nodes, strict=True))
+            add_rows(counts.T, symbols % counts.shape[1], posteriors)  # `ANY` is the last column
+            if edges:
+                sides = map(np.concatenate, zip(*edges, strict=True))
+                of_moves = list(map(np.add, of_moves, _move_counts(model, *sides)))
+            nodes, edges, size = [], [], 0
     log_prob = sum(np.dot(log_norms, repeats[: len(log_norms)]) for _, _, log_norms in steps)
-    return log_prob, [counts, *_start_counts(model, by_start), *of_moves]
+    return log_prob, [[counts], _start_counts(model, posteriors.sum(axis=0)), of_moves]
 
 
-def _start_counts(model, by_start):
-    """Return expected counts of the start's channel, given those of states divided by it."""
-    first = model.start_channel
-    if first is None:
-        return [model.start * by_start, np.zeros(())]
-    by_T = np.zeros(()) if first.T is None else first.T * np.outer(first.R[0], by_start)
-    return [first.R * first.gather(by_start), by_T]
+def _move_counts(model, left, right):
+    """Return expected counts of transitions, given distributions and what they meet."""
+    move = model.transition
+    if not model.in_logs:
+        return move.expected(left, right)
+    _, from_left = move.pair.turned.sums(left)
+    sums, from_right = move.pair.sums(right)
+    return move.pair.expected(left, right, from_left, from_right, np.exp(left + sums).sum())
 
 
-def _log_counts(model, sequence):
-    """Do the same as `_counts` for one sequence in log space, which is slow."""
-    field, move, first = model.field(sequence), model.transition, model.start_channel
-    posteriors, of_pairs = field.expected_counts()
-    counts, *others = _no_counts(model)
-    of_start, of_moves = others[:2], others[2:]
-    add_rows(counts.T, sequence % counts.shape[1], np.array(posteriors))
-    if move.pair in of_pairs:  # not in a sequence of one symbol
-        of_moves = move.counts_of(of_pairs[move.pair])
-    of_start[0] = posteriors[0]
-    if first is not None:
-        states = np.arange(len(model.start))
-        of_start = first.counts_of(first.pair.counts(0 * states, states, posteriors[0]))
-    return field.log_partition, [counts, *of_start, *of_moves]
+def _start_counts(model, of_states):
+    """Return expected counts of the start's factor, given those of first states."""
+    states, first = np.arange(len(model.start)), model.start_factor
+    return [of_states] if first is None else first.pair.counts(0 * states, states, of_states)
 
 
 def _emission_counts(model, counts):
@@ -477,17 +448,17 @@ def _emission_counts(model, counts):
     # Any symbol: a state chooses among all its features, whose symbols sum to 1.
     of_any = of_any * np.exp(emit.log_R - model.log_totals[:, None])
     if emit.T is None:
-        return [counts + of_any, np.zeros(())]
+        return [counts + of_any]
     logs = model.log_emissions(np.arange(counts.shape[1])).T
     emissions = np.exp(logs)
     is_known = emissions > LEAST[model.dtype]
     ratio = np.divide(counts, emissions, out=np.zeros_like(counts), where=is_known)
     by_left, by_right = emit.R * (ratio @ emit.T.T), emit.T * (emit.R.T @ ratio)
     for z, x in np.argwhere((counts > 0) & ~is_known):
-        shares = counts[z, x] * np.exp(emit.log_R[z] + emit.log_T[:, x] - logs[z, x])
+        shares = counts[z, x] * np.exp(emit.log_R[z] + emit.pair.sides[1].logs[x] - logs[z, x])
         by_left[z] += shares
         by_right[:, x] += shares
-    return [by_left + of_any, by_right]
+    return [by_left + of_any, by_right.T]
 
 
 def _batches(model, sequences, repeats):
@@ -499,35 +470,3 @@ def _batches(model, sequences, repeats):
         chosen = order[start : start + size]
         yield [sequences[i] for i in chosen], repeats[chosen]
         start += size
-
-
-def _backward(model, steps, repeats):
-    """Yield the summands of gradients, for many samples at a time.
-
-    These are posteriors one position earlier given the past, messages in feature space,
-    weighted messages, symbols and posteriors given all symbols. The first two are None at first
-    positions, which come last.
-    """
-    move = model.transition
-    n = len(model.start)
-    back = np.ones((0, n))  # scaled so that posterior . back is the sequence's number of repeats
-    kept, size = [], 0
-    for t in range(len(steps) - 1, -1, -1):
-        symbols, posterior, log_norms = steps[t]
-        if len(back) < len(symbols):  # sequences that end here
-            back = np.vstack([back, np.repeat(repeats[len(back) : len(symbols), None], n, axis=1)])
-        weights, top = model.emissions(symbols)
-        weighed = weights * np.exp(top - log_norms)[:, None]
-        weighed *= back
-        ahead = earlier = None
-        if t:
-            ahead = move.gather(weighed)
-            earlier = steps[t - 1][1][: len(symbols)]
-        kept.append((earlier, ahead, weighed, symbols, posterior * back))
-        size += len(symbols)
-        if t <= 1 or size >= _GRADIENT_ROWS:
-            parts = zip(*kept, strict=True)
-            yield [None if arrays[0] is None else np.concatenate(arrays) for arrays in parts]
-            kept, size = [], 0
-        if t:
-            back = ahead @ move.R.T

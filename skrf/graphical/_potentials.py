@@ -84,9 +84,7 @@ class Potential:
         """Return the maximum over v of log psi(u, v) + logs_v for every u, and its index."""
         n, m = self.shape
         tops, places = np.empty(n), np.empty(n, dtype=int)
-        size = max(1, _BLOCK // m)
-        for start in range(0, n, size):
-            block = slice(start, start + size)
+        for block in _blocks(n, m):
             places[block], tops[block] = largest_log(self.log_rows(block) + logs)
         return tops, places
 
@@ -196,7 +194,10 @@ class LowRank(Potential):
 
     def values(self, left, right):
         """Return log psi of paired states, given by index."""
-        return log_sum_exp(self.sides[0].logs[left] + self.sides[1].logs[right])
+        values, (u, v) = np.empty(len(left)), (side.logs for side in self.sides)
+        for block in _blocks(len(left), u.shape[1]):
+            values[block] = log_sum_exp(u[left[block]] + v[right[block]])
+        return values
 
     def draw(self, left, logs, features, rng):
         """Draw a right state for every left one, in proportion to psi(u, v) exp(logs_v)."""
@@ -206,9 +207,7 @@ class LowRank(Potential):
     def counts(self, left, right, weights):
         """Return the counts of weighted pairs of states, as `pull_back` expects them."""
         totals = [np.zeros(side.logs.shape) for side in self.sides]
-        size = max(1, _BLOCK // self.sides[0].logs.shape[1])
-        for start in range(0, len(left), size):
-            block = slice(start, start + size)
+        for block in _blocks(len(left), self.sides[0].logs.shape[1]):
             u, v = left[block], right[block]
             shares = exp_max_one(self.sides[0].logs[u] + self.sides[1].logs[v])
             shares *= (weights[block] / shares.sum(axis=1))[:, None]
@@ -247,6 +246,13 @@ def pull_back(maps, u, v, by_left, by_right=None):
     if not maps:
         return by_left @ v, by_left.T @ u
     return maps[0].pull_back(u, by_left), maps[1].pull_back(v, by_right)
+
+
+def _blocks(n_rows, width):
+    """Yield slices of rows for temporary arrays of a given width."""
+    size = max(1, _BLOCK // width)
+    for begin in range(0, n_rows, size):
+        yield slice(begin, begin + size)
 
 
 def add_rows(total, places, rows):

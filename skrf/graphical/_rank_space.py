@@ -20,7 +20,7 @@ class RankSpace:
     Parameters
     ----------
     model : Model
-        With features that are normalised, and no floor.
+        With features that are normalised, and sums of shares.
     symbols : ndarray
         The symbols that there are.
     codes : list of ndarray
@@ -40,7 +40,7 @@ class RankSpace:
     def of(cls, model, sequences):
         """Return a pass over sequences, longest first, or None where it does not pay."""
         move = model.transition
-        if model.in_logs or model.table is not None or model.dtype != np.float64 or model.floor:
+        if model.in_logs or model.table is not None or model.dtype != np.float64:
             return None
         if not model.is_local or move.T is None:
             return None
@@ -74,7 +74,7 @@ class RankSpace:
         return out
 
     def counts(self, repeats):
-        """Return expected counts as `_learning` has them: of symbols, starts and both factors."""
+        """Return expected counts as `_learning` has them: of symbols, first states, transitions."""
         n_features, R, T = len(self.move.T), self.move.R, self.move.T
         of_moves, of_first = np.zeros(self.matrices.shape), np.zeros(self.first.shape)
         back = np.ones((0, n_features))
@@ -97,7 +97,7 @@ class RankSpace:
             counts[:, symbol] += (ahead * R).sum(axis=1)
             by_R += ahead
             by_T += (of @ R.T) * row
-        by_start = self.weights * (of_first @ R.T)
-        counts[:, self.symbols] += (self.model.start * by_start).T
+        of_starts = starts * (of_first @ R.T)
+        counts[:, self.symbols] += of_starts.T
         by_R += starts.T @ of_first
-        return counts, by_start.sum(axis=0), R * by_R, T * by_T
+        return counts, of_starts.sum(axis=0), [R * by_R, (T * by_T).T]

@@ -32,7 +32,7 @@ from ._evidence import check_lengths, split
 from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
 from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
-from ._recursions import ANY, LEAST, Model
+from ._recursions import ANY, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
 _LARGEST = 1e130  # largest standard deviation of embeddings
@@ -51,9 +51,9 @@ class FilterState:
         Distribution of the current state given all symbols so far.
     log_prob : float or ndarray of shape (n_sequences,)
         Log probability of the symbols so far.
-    upper : ndarray of shape (n_sequences, n_states), default=None
-        Upper bound on the posterior that includes everything that may have underflowed so far; None
-        unless embeddings are so large that this may matter.
+    log_posterior : ndarray of the shape of `posterior`, default=None
+        Its logarithm, from which filters go on where transitions are so rare, or forbidden, that
+        shares may underflow; None otherwise.
 
     See Also
     --------
@@ -67,7 +67,7 @@ class FilterState:
 
     posterior: np.ndarray
     log_prob: float | np.ndarray
-    upper: np.ndarray | None = None
+    log_posterior: np.ndarray | None = None
 
 
 class KernelHMM(MaximumLikelihood):
@@ -581,13 +581,13 @@ class KernelHMM(MaximumLikelihood):
     def transmat_(self) -> np.ndarray:
         """Distributions of the next state, of shape (n_states, n_states)."""
         self._check_table("transmat_", "states", "states")
-        return np.exp(self._model.transition.log_values())
+        return np.exp(self._model.transition.pair.matrix)
 
     @property
     def emissionprob_(self) -> np.ndarray:
         """Distributions of the symbol, of shape (n_states, n_symbols)."""
         self._check_table("emissionprob_", "states", "symbols")
-        return np.exp(self._model.emission.log_values())
+        return np.exp(self._model.emission.pair.matrix)
 
     @property
     def emissions_(self) -> Any:
@@ -793,7 +793,7 @@ class KernelHMM(MaximumLikelihood):
         of = [_n_free(n, n, width, model.masks.get("transition"))]
         if model.emission is not None and log_likelihood is None:
             of.append(_n_free(n, model.n_symbols, width, model.masks.get("emission")))
-        if model.start_channel is not None:
+        if model.start_factor is not None:
             of.append(_n_free(1, n, width, model.masks.get("start")))
         total = min(sum(of), sum(value.size for value in arrays.values()))
         if model.learns_start:
@@ -883,7 +883,8 @@ class KernelHMM(MaximumLikelihood):
             return model.emission.passed(model.transition.passed(last))
         if state is None:
             return model.emission.passed(model.start)
-        (posterior, _), _ = _check_state(model, state)
+        before, _ = _check_state(model, state)
+        posterior = np.exp(before) if model.in_logs else before
         _check_posterior(posterior, state)
         shares = model.emission.passed(model.transition.passed(posterior))
         return shares if np.ndim(state.log_prob) else shares[0]
@@ -1028,24 +1029,25 @@ class KernelHMM(MaximumLikelihood):
         else:
             rows = check_rows(symbols[None] if is_one else symbols, _width(model))
             model, symbols = model.observing(rows), np.arange(len(rows))
-        before, log_prob = (), 0.0
+        before, log_prob = None, 0.0
         if state is not None:
             before, log_prob = _check_state(model, state)
             if len(log_prob) != len(symbols):
                 raise ValueError(f"state has {len(log_prob)} streams, symbol has {len(symbols)}.")
-        posterior, upper, log_norms = model.updated(symbols, *before)
-        if np.isnan(log_norms).any():
+        after, log_norms = model.step(symbols, before)
+        if not (log_norms > -np.inf).all():
             if state is not None:
-                _check_posterior(before[0], state)
+                _check_posterior(np.exp(before) if model.in_logs else before, state)
             raise FloatingPointError(
-                f"The symbol is too unlikely for the filter: less than {LEAST[model.dtype]:.0e} "
-                "of the distribution is left, at once or over several symbols. Score the whole "
-                "sequence instead, or use smaller embeddings."
+                "The symbol has no probability after those before: no state that transitions and "
+                "masks allow can emit it."
             )
         log_prob = log_prob + log_norms
         if is_one:
-            return FilterState(posterior[0], float(log_prob[0]), upper)
-        return FilterState(posterior, log_prob, upper)
+            after, log_prob = after[0], float(log_prob[0])
+        if not model.in_logs:
+            return FilterState(after, log_prob)
+        return FilterState(np.exp(after).astype(model.dtype, copy=False), log_prob, after)
 
     def sample(
         self,
@@ -1115,16 +1117,17 @@ class KernelHMM(MaximumLikelihood):
         model = self._model
         rows = as_generator(random_state).permutation(len(model.start))
         rows = np.sort(rows[: check_integer("n_states", n_states)])
-        channels, errors = {"transition": model.transition, "emission": model.emission}, {}
+        factors, errors = {"transition": model.transition, "emission": model.emission}, {}
         symbols = model.embeddings["symbols"]
         most = max(len(model.start), 0 if symbols is None else len(symbols))
         check_fits(24 * len(rows) * most, f"n_states={n_states!r}", "their distributions")
-        for name, channel in channels.items():
-            if channel is None:
+        for name, factor in factors.items():
+            if factor is None:
                 continue
-            left, right = (channel.maps.sigma * model.embeddings[role] for role in channel.roles)
+            left, right = (factor.maps.sigma * model.embeddings[role] for role in factor.roles)
             exact = softmax(left[rows] @ right.T, axis=1)
-            errors[name] = np.abs(exact - channel.distributions(rows)).sum(axis=1) / 2
+            shares = softmax(factor.pair.log_rows(rows), axis=1)
+            errors[name] = np.abs(exact - shares).sum(axis=1) / 2
         return errors
 
     # ---------------------------------------------------------------- learning
@@ -1512,20 +1515,25 @@ def _finite_logs(shares):
 
 
 def _check_state(model, state):
-    """Return the posterior of a `FilterState` with its bound, and its log probability."""
+    """Return the distribution of a `FilterState` as the model takes it, and its log probability."""
     if not isinstance(state, FilterState):
         raise TypeError(f"state must be what filter_step returned, or None, got {state!r}.")
     posterior = np.atleast_2d(as_array("state", state.posterior))
     log_prob = np.atleast_1d(as_array("state", state.log_prob))
     shape = len(posterior), len(model.start)
-    upper_shape = shape if state.upper is None else np.shape(state.upper)
-    is_fit = [posterior.shape, log_prob.shape, upper_shape] == [shape, shape[:1], shape]
+    logs = posterior if state.log_posterior is None else np.atleast_2d(state.log_posterior)
+    is_fit = [posterior.shape, log_prob.shape, logs.shape] == [shape, shape[:1], shape]
     if not is_fit or (posterior.dtype.kind + log_prob.dtype.kind).strip("fiu"):
         raise ValueError(
             f"state must hold a posterior of shape {shape} and {shape[0]} values of log_prob, "
             f"got {state!r}."
         )
-    return (posterior.astype(model.dtype, copy=False), state.upper), log_prob
+    if not model.in_logs:
+        return posterior.astype(model.dtype, copy=False), log_prob
+    if state.log_posterior is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(posterior)
+    return logs, log_prob
 
 
 def _check_posterior(posterior, state):
