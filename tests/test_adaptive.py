@@ -47,6 +47,25 @@ def test_adaptive_weights_make_every_component_exact(share):
         assert_allclose(total, 1.0, atol=1e-6)
 
 
+@pytest.mark.parametrize("tau", [0.6, 0.8, 1.0, 3.0])
+def test_the_bound_is_at_least_the_second_moment_of_quadrature(tau):
+    """Of exp(w.z - |z|^2 / 2) p / q; it is exact if one component has the draws."""
+    w = np.linspace(-40, 40, 20001)[:, None]
+    z = np.array([-0.9, 0.0, 0.4, 2.0])
+    rho, centers = np.array([0.6]), np.array([[1.5], [-0.5]])
+    for share, places in ((1.0, centers[:0]), (1e-9, centers[:1]), (0.3, centers)):
+        mixture = Mixture(rho, np.eye(1), places, tau, share)
+        log_terms = w * z - z**2 / 2 - w**2 / 2 - mixture.log_density(w)[:, None]
+        log_q = mixture.log_density(w)[:, None] - np.log(2 * np.pi) / 2
+        expected = np.sum(np.exp(2 * log_terms + log_q), axis=0) * (w[1, 0] - w[0, 0])
+        dense = np.log1p((1 - np.sqrt(0.6)) ** 2 / (2 * np.sqrt(0.6))) + 0.6 * z**2
+        X, Y = np.array([[0.7]]), z[:, None] - 0.7
+        bound = np.exp(mixture.log_second_moment(dense[None], X, Y))[0]
+        if share == 1 or (share < 0.1 and tau >= 1):
+            assert_allclose(bound, expected, rtol=1e-5)
+        assert (bound >= expected * (1 - 1e-9)).all() and (bound < 1.5 / share * expected).all()
+
+
 def test_adaptive_counts_are_systematic():
     mixture = Mixture(np.ones(1), np.eye(1), 1e6 * np.arange(1.0, 4.0)[:, None], 1.0, 0.25)
     counts = np.zeros(4)

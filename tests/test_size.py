@@ -15,6 +15,7 @@ from skrf import (
     OptimalPositiveRF,
     PositiveRF,
     RFFSampler,
+    SimplexRFPlus,
 )
 from skrf.theory import (
     bernstein_bound,
@@ -88,7 +89,7 @@ def measured_error(mechanism, n):
     [
         (HybridRF(coupling="orthogonal"), 0.3),
         (RFFSampler(coupling="norm-coupled"), 0.15),
-        (AdaptiveRF(), 0.05),  # few components have few centres, whose places are luck
+        (AdaptiveRF(), 0.1),  # few components have few centres, whose places are luck
     ],
     ids=repr,
 )
@@ -166,8 +167,8 @@ def test_the_least_bound_is_the_smallest_that_is_known():
     # A kernel that underflows is a small error, not one of 0: no warning.
     far = np.vstack([X[:20], 200 * X[:1]])
     assert n_components_for(RFFSampler(sigma=1.0), far, rel_error=0.3, probability=0.9) > 100
-    with pytest.raises(NotImplementedError, match=r"No bound of the tails of AdaptiveRF\(\) is"):
-        n_components_for(AdaptiveRF(), X, rel_error=0.1, probability=0.9)
+    with pytest.raises(NotImplementedError, match=r"No bound of the tails of SimplexRFPlus\(\)"):
+        n_components_for(SimplexRFPlus(), X, rel_error=0.1, probability=0.9)
     with pytest.raises(NotImplementedError, match="regularized.*probability must be None"):
         n_components_for(PositiveRF(variant="regularized"), X, rel_error=0.1, probability=0.9)
     with pytest.raises(ValueError, match="probability=0.9 takes more than 1048576 components"):

@@ -20,7 +20,7 @@ from .._sums import log_sum_exp
 from .._typing import Kernel, RandomState, Sigma
 from .._validation import Interval, StrOptions
 from ..projections import CouplingLike, DenseProjection
-from ..variances import log_expm1
+from ..variances import PairGeometry, log_expm1
 from ._clusters import (
     centers_of_classes,
     class_labels,
@@ -29,7 +29,7 @@ from ._clusters import (
     systematic_counts,
 )
 from ._docs import document
-from .dense_exponential import DenseExponential, PrincipalAxesRandomFeatures
+from .dense_exponential import PrincipalAxesRandomFeatures
 from .nonlinearities import PositiveNonlinearity
 from .streams import CENTERS, KEYS, OMEGA, QUERIES, SUMS, rng_of
 
@@ -101,6 +101,28 @@ class Mixture:
         bumps = log_sum_exp(exponents) - d * np.log(self.tau)
         return np.logaddexp(dense, bumps + np.log1p(-self.share) - np.log(len(self.centers)))
 
+    def log_second_moment(self, log_dense, X, Y):
+        """Return an upper bound of the log second moment of one projection, over K^2.
+
+        Let s_k be the shares of the components, and M_k the second moments with draws from one of
+        them: that of a mixture is at most 1 / sum_k (s_k / M_k), by Cauchy and Schwarz. That of a
+        bump is (tau^2 / sqrt(t))^d exp(|x + y - mu|^2 / t), t = 2 tau^2 - 1, infinite for t <= 0.
+
+        Parameters
+        ----------
+        log_dense : ndarray of shape (n_x, n_y)
+            The same of the dense part.
+        X, Y : ndarray of shape (n_x, d) and (n_y, d)
+            Rows in projected coordinates.
+        """
+        logs, t = np.log(self.share) - log_dense, 2 * self.tau**2 - 1
+        if self.share < 1 and t > 0:
+            bumps = [log_sum_exp(-cdist(x + Y, self.centers, "sqeuclidean") / t) for x in X]
+            log_unit = X.shape[1] * (2 * np.log(self.tau) - np.log(t) / 2)
+            log_share = np.log1p(-self.share) - np.log(len(self.centers))
+            logs = np.logaddexp(logs, np.array(bumps) + log_share - log_unit)
+        return -logs
+
 
 @dataclass(frozen=True)
 class WeightedExponential(PositiveNonlinearity):
@@ -110,25 +132,9 @@ class WeightedExponential(PositiveNonlinearity):
     ----------
     log_weights : ndarray of shape (m,)
         log p(w) - log q(w) of the drawn rows.
-    dense : DenseExponential
-        Features from the dense part of q alone.
-    share : float
-        The share a of this part: q is at least a times its density, so that the second moment of
-        one projection is at most 1 / a times that of the dense features.
     """
 
     log_weights: np.ndarray
-    dense: DenseExponential
-    share: float
-
-    @property
-    def quadratic_form(self):
-        """That of the dense features."""
-        return self.dense.quadratic_form
-
-    def log_own(self, geometry):
-        """Return a bound on the log variance over K^2."""
-        return log_expm1(self.dense.log_second_moment(geometry) - np.log(self.share))
 
     def multiplier(self, projection):
         """Return the projection as it is and half the log weights."""
@@ -196,6 +202,9 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     Notes
     -----
+    `kernel_variance` is an upper bound for independent draws from the proposal, given the centres.
+    Coupled draws stay below it in measurements; this is not proven.
+
     Labels move projections to the regions of each class, which makes kernel regression more
     accurate; the estimate of the kernel stays unbiased, as it does for any centres. Labels are used
     if y is discrete and has no more classes than there are bumps. Integers count as labels: if they
@@ -224,7 +233,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         "tau": [StrOptions({"auto"}), Interval(Real, *_TAUS, closed="both")],
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
     }
-    _known_errors = "bound", "'iid', 'orthogonal'"
+    _couplings_with_variance = "iid", "orthogonal", "simplex"
     _looks_at_rows = _reads_labels = True
 
     def __init__(
@@ -358,9 +367,17 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return False
 
     def _nonlinearity(self, learned=None, draw=None):
-        log_weights = np.zeros(1) if draw is None else draw.log_weights
-        share = 1.0 if learned is None else learned.share_
-        return WeightedExponential(log_weights, super()._nonlinearity(learned), share)
+        return WeightedExponential(np.zeros(1) if draw is None else draw.log_weights)
+
+    def _log_variance(self, fitted, X, Y):
+        learned = fitted.learned
+        self._check_variance(learned)
+        dense, sides = super()._nonlinearity(learned), self._dense_sides(learned, X, Y)
+        geometry = PairGeometry.of(*sides, dense.quadratic_form)
+        log_dense = dense.log_second_moment(geometry)
+        log_moment = learned.mixture.log_second_moment(log_dense, *sides)
+        logs = dense.log_scale(geometry) + log_expm1(np.maximum(log_moment, 0.0))
+        return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
 
     def _variance_is_exact(self, learned):
         return False

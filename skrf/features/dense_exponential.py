@@ -70,8 +70,7 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
 
     _parameter_constraints = {"asymmetric": ["boolean"]}
     _needs_full_statistics = True
-    # What is known about the error, and for which couplings.
-    _known_errors = "closed form or bound", "'iid' (exact), 'orthogonal' (bound)"
+    _couplings_with_variance = "iid", "orthogonal"
 
     def _learn(self, learned, statistics):
         learned.balance = None
@@ -103,11 +102,11 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
         return DenseExponential(np.minimum((1 - 1 / learned.rho_) / 8, 0.0), learned.rotation_)
 
     def _check_variance(self, learned):
-        if self.coupling not in ("iid", "orthogonal"):
-            what, couplings = self._known_errors
+        if self.coupling not in self._couplings_with_variance:
             raise NotImplementedError(
-                f"No {what} is known for {type(self).__name__} with coupling={self.coupling!r}. "
-                f"Known: {couplings}. theory.compare estimates the error from draws."
+                f"No closed form or bound is known for {type(self).__name__} with coupling="
+                f"{self.coupling!r}. Known: {', '.join(map(repr, self._couplings_with_variance))}. "
+                "theory.compare estimates the error from draws."
             )
         self._check_is_dense()
 

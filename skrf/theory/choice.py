@@ -344,7 +344,7 @@ def _row(name, feature_map, X, Y, rows, keys, random_state):
         measured,
         standard_error,
         typical,
-        (measured if source == "none" else predicted) > _HEAVY * typical,
+        (predicted if source == "exact" else measured) > _HEAVY * typical,
         float(np.median(log_errors)),
         float(np.median(sum_errors)),
         bool(fitted.is_positive),
