@@ -273,7 +273,7 @@ def test_a_number_of_states_is_enough(capsys):
     quiet(clone(model).set_params(verbose=True, max_iter=3), symbols)
     lines = capsys.readouterr().out.splitlines()
     assert sum("start" in line and "of 16" in line for line in lines) == 16
-    assert sum(line.startswith("[fit, start 3 of 3] iteration") for line in lines) > 0
+    assert sum(line.startswith("[fit, start 2 of 2] iteration") for line in lines) > 0
     search = GridSearchCV(KernelHMM(2, max_iter=2, random_state=0), {"states": [1, 2]}, cv=2)
     assert quiet(search, symbols).best_params_["states"] in (1, 2)
 

@@ -18,7 +18,7 @@ from ._recursions import ANY, LEAST
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
-_SCREENED, _FINISHED = 16, 3  # starts of EM, and of them those that are finished
+_SCREENED, _CONTINUED, _FINISHED = 16, 3, 2  # starts: of EM, of more EM, and of L-BFGS
 _ON_PATH = 0.7  # of the posterior of a start along paths, of which the rest is for all states
 _LEAST_SHARE = 1e-10  # of probabilities that EM learns, so that none is lost for good
 
@@ -127,7 +127,7 @@ def _takes_tables(free):
 
 
 def _screened(free, sequences, rng, settings, redraw):
-    """Return where EM ends from the best three of 16 starts, twelve of them along random paths."""
+    """Return where EM ends from the best of 16 starts, twelve of them along random paths."""
     starts = [free.arrays, *_normal_starts(free, _SCREENED - 1, rng)]
     progress, ranked = Progress(settings["verbose"]), []
     for number, arrays in enumerate(starts):
@@ -141,14 +141,15 @@ def _screened(free, sequences, rng, settings, redraw):
         log_prob, tables = expectation_maximisation(model, sequences, n_iter, 0.0, tables)
         ranked.append((log_prob, number, tables))
         progress(f"start {number + 1} of {_SCREENED}: log likelihood {log_prob:.6f}")
-    ranked.sort(key=lambda start: (-start[0], start[1]))
+    ranked.sort(key=lambda end: -end[0])
     ends = []
-    for _, number, tables in ranked[:_FINISHED]:
+    for _, number, tables in ranked[:_CONTINUED]:
         n_iter, tol = min(200, settings["max_iter"]), settings["tol"]
         log_prob, tables = expectation_maximisation(free.first, sequences, n_iter, tol, tables)
         progress(f"start {number + 1} goes on: log likelihood {log_prob:.6f}")
-        ends.append(_embedded(free, tables))
-    return ends
+        ends.append((log_prob, tables))
+    ends.sort(key=lambda end: -end[0])
+    return [_embedded(free, tables) for _, tables in ends[:_FINISHED]]
 
 
 def _tables(model):

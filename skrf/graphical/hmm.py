@@ -146,8 +146,8 @@ class KernelHMM(MaximumLikelihood):
         Number of starts of `fit`, of which the best is kept. The first starts from the given
         embeddings, the others from normal draws with the same root mean square. "screened": 16
         starts, twelve of them along random paths of states, take 40 steps of expectation
-        maximisation, the best three up to 200 more, and L-BFGS finishes these; the order of states
-        is any, also of emissions that were given. That needs the exact kernel,
+        maximisation, the best three up to 200 more, and L-BFGS finishes two of these. The order of
+        states is then any, even if emissions are given. That needs the exact kernel,
         ``normalization="local"``, no batches, roles with embeddings of their own and as wide as
         there are states (at most 128), and is 1 otherwise. None means "screened" if `states` is a
         number, as it does for `from_random`, and 1 for given embeddings.
