@@ -21,12 +21,12 @@ def draw(dtype=torch.float64, scale=1.0):
     return [part.to(dtype).requires_grad_() for part in (q, k, v)]
 
 
-@pytest.mark.parametrize("has_gates", [False, True])
+@pytest.mark.parametrize(("is_causal", "has_gates"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", ["shared", "fitted", "elu"])
-def test_they_equal_separate_calls_and_so_do_gradients(kind, dtype, has_gates):
+def test_they_equal_separate_calls_and_so_do_gradients(kind, dtype, is_causal, has_gates):
     feature_map = GeneralizedMap(16, nonlinearity="elu") if kind == "elu" else OptimalPositiveRF(16)
-    attend = RandomFeatureAttention(feature_map, is_causal=True, random_state=0)
+    attend = RandomFeatureAttention(feature_map, is_causal=is_causal, random_state=0)
     parts = draw(dtype, scale=3.0)
     if kind == "fitted":
         attend.fit(*parts)
@@ -69,8 +69,8 @@ def test_what_does_not_fit_is_named():
         attend(*(part.expand(2, -1, -1, -1) for part in (q, k, v)), cu_seqlens=EDGES)
     with pytest.raises(ValueError, match=r"log_gates must be .* \(1, 2, 243\), got \(3, 243\)"):
         attend(q, k, v, cu_seqlens=EDGES, log_gates=torch.zeros(3, n))
-    with pytest.raises(ValueError, match="is_causal=True"):
-        attend(q, k, v, is_causal=False, cu_seqlens=EDGES)
+    with pytest.raises(ValueError, match="log_gates .* need causal=True"):
+        attend(q, k, v, is_causal=False, cu_seqlens=EDGES, log_gates=torch.zeros(n))
     with pytest.raises(ValueError, match="key_padding_mask=None"):
         attend(q, k, v, cu_seqlens=EDGES, key_padding_mask=torch.zeros(1, n, dtype=torch.bool))
     masked = RandomFeatureAttention(is_causal=True, mask=ToeplitzMask.decay(0.1), random_state=0)

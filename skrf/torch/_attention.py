@@ -11,7 +11,6 @@ from ..attention import DecayMask, ToeplitzMask
 from ..attention._entries import owned
 from ..attention._inputs import check_scale
 from ._arguments import check_is_eager, check_share, padding_and_mask, with_heads
-from ._packing import check_packing
 
 _OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate",)}  # what may be trained
 
@@ -92,9 +91,8 @@ class Attention(nn.Module):
             Whether to return the logarithms of the sums of weights as well, for
             `skrf.attention.merge_attention`.
         cu_seqlens : Tensor of int of shape (number of sequences + 1,), default=None
-            For causal `RandomFeatureAttention`: where packed sequences begin and end, from 0 to L;
-            the batch is 1. Every sequence is attended to as if it were alone. Gates are allowed,
-            masks and padding are not.
+            Where packed sequences begin and end, from 0 to L; the batch is 1. Every sequence is
+            attended to as if it were alone. Gates are allowed, masks and padding are not.
 
         Returns
         -------
@@ -133,10 +131,7 @@ class Attention(nn.Module):
                     "cu_seqlens needs attn_mask=None, key_padding_mask=None, a module whose mask "
                     "is None, and a call outside of chunked_loss."
                 )
-            if not is_causal:
-                raise ValueError(f"cu_seqlens needs is_causal=True, got is_causal={is_causal!r}.")
-            edges = check_packing(cu_seqlens, *parts[:2])
-            found = module._attend_packed(edges, parts, log_gates, return_lse)
+            found = module._attend_packed(cu_seqlens, parts, is_causal, log_gates, return_lse)
         elif self._stream is not None:
             if mask is not None or not is_causal:
                 raise ValueError(
@@ -246,7 +241,7 @@ class Attention(nn.Module):
         """Return whether ``torch.func.grad`` serves."""
         return False
 
-    def _attend_packed(self, edges, parts, log_gates, return_lse):
+    def _attend_packed(self, cu_seqlens, parts, is_causal, log_gates, return_lse):
         """Return the attention of packed sequences."""
         raise ValueError(
             "cu_seqlens must be None: only RandomFeatureAttention has packed sequences."

@@ -3,7 +3,7 @@
 import torch
 
 
-def check_packing(cu_seqlens, query, key):
+def _edges(cu_seqlens, query, key):
     """Return where packed sequences begin and end as a list of int, or raise."""
     is_right = isinstance(cu_seqlens, torch.Tensor) and cu_seqlens.ndim == 1
     if not is_right or cu_seqlens.dtype not in (torch.int32, torch.int64):
@@ -22,7 +22,7 @@ def check_packing(cu_seqlens, query, key):
     return edges
 
 
-def attend_packed(call, edges, parts, log_gates):
+def attend_packed(call, cu_seqlens, parts, log_gates):
     """Return the results of a call for packed sequences, each as if it were alone.
 
     Sequences whose lengths differ by less than a factor of 2 are one batch, padded at its end.
@@ -32,14 +32,14 @@ def attend_packed(call, edges, parts, log_gates):
     call : callable
         Takes queries, keys, values, padding and gates of a batch, and returns tensors of shape
         (batch, heads, length, ...).
-    edges : list of int
+    cu_seqlens : Tensor of int
         Where sequences begin and end.
     parts : list of Tensor of shape (1, heads, T, width)
         Queries, keys and values.
     log_gates : array or None
         As in a call.
     """
-    device, lengths = parts[0].device, {}
+    device, edges, lengths = parts[0].device, _edges(cu_seqlens, *parts[:2]), {}
     for start, stop in zip(edges[:-1], edges[1:], strict=True):
         if stop > start:
             lengths.setdefault((stop - start - 1).bit_length(), []).append((start, stop - start))

@@ -303,8 +303,8 @@ class RandomFeatureAttention(Attention):
         return attend_unchecked(self._sides[is_causal, key.shape[-1]], query, key, value, is_causal)
 
     @torch.compiler.disable
-    def _attend_packed(self, edges, parts, log_gates, return_lse):
-        operator = self._operators[True]
+    def _attend_packed(self, cu_seqlens, parts, is_causal, log_gates, return_lse):
+        operator = self._operators[is_causal]
 
         def call(query, key, value, padding, gates):
             options = {"key_padding_mask": padding, "log_gates": gates}
@@ -312,7 +312,7 @@ class RandomFeatureAttention(Attention):
             return found if return_lse else (found,)
 
         with torch.autocast(parts[0].device.type, enabled=False):
-            found = attend_packed(call, edges, parts, log_gates)
+            found = attend_packed(call, cu_seqlens, parts, log_gates)
         return tuple(found) if return_lse else found[0]
 
     def _of_seed(self, is_causal, seed):
