@@ -13,7 +13,6 @@ from ._inputs import check_flag
 from ._state import marks_of
 
 _FAR = 1e60  # size of entries that a call does not reach
-_STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
 
 
 class HeadMaps:
@@ -131,29 +130,34 @@ def maps_of_sets(maps, sets):
     return [maps[i % n] for i in range(sets.start, sets.stop)]
 
 
-def rows_of_head(inputs, head):
-    """Return the queries and keys of a key head of all sequences, on the host, without padding."""
-    sets = np.arange(head, inputs.k.shape[0], inputs.n_key_heads)
-    sets = sets[0] if len(sets) == 1 else sets  # no copy of a single set
-    queries, keys = inputs.q[sets], inputs.k[sets].reshape(-1, inputs.k.shape[-1])
+def rows_of_sets(inputs, sets, n_most=None):
+    """Return the queries (n, d) and keys (m, d) of some sets without their padding.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        All sets.
+    sets : slice
+        Which of them.
+    n_most : int, default=None
+        How many rows to return at most, spread over all; None means all rows.
+    """
+    q, k, hidden = inputs.q[sets, ...], inputs.k[sets, ...], None
+    is_query = is_key = None
     if inputs.padding is not None:
-        keys = keys[~inputs.padding[sets].ravel()]
-        is_query = real_queries(inputs.padding[sets], queries.shape[-2])
-        queries = queries[np.broadcast_to(is_query[..., None, :], queries.shape[:-1])]
-    return queries.reshape(-1, keys.shape[-1]), keys
+        hidden = to_host(inputs.padding)[sets]
+        is_query = np.broadcast_to(real_queries(hidden, q.shape[2])[:, None, :], q.shape[:3])
+        is_key = ~hidden
+    return _without_padding(q, is_query, n_most), _without_padding(k, is_key, n_most)
 
 
-def rows_of_sets(inputs):
-    """Return a limited number of queries and keys of every set, in their library."""
-    hidden = to_host(inputs.padding)
-    n_sets, n_heads, n_queries, _ = inputs.q.shape
-    queries = [_spread(np.arange(n_heads * n_queries))] * n_sets
-    keys = [_spread(np.arange(inputs.k.shape[1]))] * n_sets
-    if hidden is not None:
-        keys = [_spread(np.flatnonzero(~row)) for row in hidden]
-        is_query = np.tile(real_queries(hidden, n_queries), n_heads)
-        queries = [_spread(np.flatnonzero(row)) for row in is_query]
-    return list(zip(_taken(inputs.q, queries), _taken(inputs.k, keys), strict=True))
+def _without_padding(X, is_free, n_most):
+    """Return rows of X (..., d), at most some of them if not None."""
+    rows = constant(namespace(X).reshape(X, (-1, X.shape[-1])))
+    if is_free is None and n_most is None:
+        return rows
+    numbers = np.arange(rows.shape[0]) if is_free is None else np.flatnonzero(is_free)
+    return take(rows, numbers if n_most is None else numbers[:: max(1, -(-len(numbers) // n_most))])
 
 
 def real_queries(hidden, n_queries):
@@ -165,21 +169,3 @@ def real_queries(hidden, n_queries):
     if hidden.shape[-1] != n_queries:
         return np.ones((*hidden.shape[:-1], n_queries), bool)
     return ~hidden | hidden.all(axis=-1, keepdims=True)
-
-
-def _taken(X, places):
-    """Return rows of every set, given their indices per set, in one copy."""
-    rows = constant(namespace(X).reshape(X, (-1, X.shape[-1])))
-    starts = np.arange(len(places)) * (rows.shape[0] // len(places))
-    numbers = [start + head_rows for start, head_rows in zip(starts, places, strict=True)]
-    chosen = take(rows, np.concatenate(numbers))
-    stops = np.cumsum([len(head_rows) for head_rows in places])
-    return [
-        chosen[stop - len(head_rows) : stop, :]
-        for head_rows, stop in zip(places, stops, strict=True)
-    ]
-
-
-def _spread(rows):
-    """Return a limited number of rows, spread over all of them."""
-    return rows[:: max(1, -(-len(rows) // _STATISTICS_ROWS))]

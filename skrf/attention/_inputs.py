@@ -70,6 +70,17 @@ class Inputs:
         """Whether a set takes less time than it takes to begin threads."""
         return self.q.shape[-2] + self.k.shape[-2] < _THREADED_ROWS
 
+    def slices(self, n_rows, n_maps=1):
+        """Return slices of sets that are computed at a time: of NumPy, about `n_rows` positions.
+
+        Slices of more sets than there are maps begin with a set of the first map.
+        """
+        n_sets = size = self.k.shape[0]
+        if self.is_numpy:
+            size = max(1, n_rows // max(self.q.shape[-2], self.k.shape[-2]))
+            size = size if size <= n_maps else size - size % n_maps
+        return blocks(n_sets, size)
+
     def of(self, sets):
         """Return a slice of the sets, without their leading axes."""
         if sets == slice(0, self.k.shape[0]):

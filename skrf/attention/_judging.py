@@ -250,16 +250,17 @@ def _or_one(total):
     return namespace(total).where(total == 0, like(1.0, total), total)
 
 
-def n_lost_of(inputs, zeros, is_causal, top=None):
+def n_lost_of(inputs, zeros, is_causal, earlier=None):
     """Return the number of queries whose weights sum to 0 although they see a key.
 
-    `zeros` are those whose weights sum to 0, or None; `top` are exponents of keys of earlier calls.
+    `zeros` are those whose weights sum to 0, or None; `earlier` are the `Sums` over the keys of
+    earlier calls, or None.
     """
     if zeros is None or not zeros.any():
         return 0
     n_keys = np.cumsum(_is_free(inputs), axis=-1)
     # Queries of causal attention are those of the last positions.
     n_keys = n_keys[:, -inputs.q.shape[-2] :] if is_causal else n_keys[:, -1:]
-    if top is not None:
-        n_keys = n_keys + (to_host(top).max(axis=-1, keepdims=True) > -np.inf)
+    if earlier is not None:
+        n_keys = n_keys + (to_host(earlier.top).max(axis=-1, keepdims=True) > -np.inf)
     return int((zeros & (n_keys[:, None, :] > 0)).sum())

@@ -118,8 +118,16 @@ def exact_attention(
         is_last = causal and sizes[0] < sizes[1]
         mask, n_masks = _of_all_leading(mask.toarray() if is_other else mask, inputs)
         mask = as_mask(mask, *sizes[:2], n_masks or sizes[2], is_causal=is_last)
-    dtype = dtype_of_logits(inputs, scale)
-    out, lse = attended(inputs, dtype, scale, causal, mask, block_size)
+    heads = inputs.heads_of(np.arange(inputs.k.shape[0]))
+    if mask is not None and mask.n_heads not in (None, inputs.n_query_heads):
+        heads = np.arange(heads.size).reshape(heads.shape)  # every head of the batch has its own
+    options = dtype_of_logits(inputs, scale), scale, causal, mask, block_size
+    results = []
+    for sets in inputs.slices(block_size):
+        parts = zip(*_by_block(inputs.of(sets), heads[sets], *options), strict=True)
+        results.append([side_by_side(arrays, 2) for arrays in parts])
+    out, lse = (side_by_side(arrays, 0) for arrays in zip(*results, strict=True))
+    out = inputs.given_layout(out)
     return (out, inputs.given_rows(lse)) if return_lse else out
 
 
@@ -148,53 +156,29 @@ def _of_all_leading(mask, inputs):
     return mask, math.prod(inputs.leading)
 
 
-def attended(inputs, dtype, scale, causal, mask, block_size):
-    """Return outputs of checked `Inputs`, computed in a dtype, and log-sum-exps (U, G, L).
+def _by_block(inputs, heads, dtype, scale, causal, mask, block_size):
+    """Yield outputs (U, G, n, e) and log-sum-exps (U, G, n) of blocks of queries.
 
-    The other parameters are those of `exact_attention`, checked; the mask is a `Mask` or None.
+    The parameters are those of `exact_attention`, checked, with the query heads (U, G) and a `Mask`
+    or None. At any time two arrays of a block of logits are held.
     """
-    given = dtype, scale, causal, mask, block_size
-    falls = None if inputs.log_gates is None else gate_sums(inputs.log_gates)
-    parts = inputs.k, inputs.v, inputs.padding, falls
-    sets, heads = np.arange(inputs.k.shape[0]), inputs.heads_of(np.arange(inputs.k.shape[0]))
-    if mask is not None and mask.n_heads not in (None, inputs.n_query_heads):
-        heads = np.arange(heads.size).reshape(heads.shape)
-    if not inputs.is_numpy:
-        parts = [None if array is None else array[:, None, ...] for array in parts]
-        found = zip(*_by_block(inputs.q, *parts, heads, *given), strict=True)
-        _, outs, logs = map(list, found)
-        return inputs.given_layout(side_by_side(outs, -2)), side_by_side(logs, -1)
-    shape = inputs.q.shape[:3]
-    out, lse = np.empty((*shape, inputs.v.shape[-1]), dtype=inputs.q.dtype), np.empty(shape)
-    for u in sets:
-        own = [None if array is None else array[u] for array in parts]
-        for g, head in enumerate(heads[u]):
-            for rows, block, logs in _by_block(inputs.q[u, g], *own, head, *given):
-                out[u, g, rows], lse[u, g, rows] = block, logs
-    return inputs.given_layout(out), lse
-
-
-def _by_block(q, k, v, padding, falls, heads, dtype, scale, causal, mask, block_size):
-    """Yield slices of queries, their outputs and their log-sum-exps, block by block.
-
-    NumPy passes single heads, (L, d) and (S, d); other libraries all heads at once, (U, G, L, d)
-    and (U, 1, S, d) with padding (U, 1, S). At any time two arrays of a block of logits are held.
-    The running sums of log gates, (S,), are those of a decay.
-    """
+    q, k, v = inputs.q, inputs.k[:, None, ...], inputs.v[:, None, ...]
     xp, place = namespace(q), {"device": array_api_compat.device(q)}
     first = k.shape[-2] - q.shape[-2] if causal else 0  # position of the first query
+    falls = None if inputs.log_gates is None else gate_sums(inputs.log_gates)[:, None, :]
 
     def logits_of(rows, n, dtype):
         positions, options = slice(first + rows.start, first + rows.stop), {}
         if falls is not None:
             options["falls"] = falls[..., positions], falls[..., :n]
-        if padding is not None:
-            options["padding"] = padding[..., :n]
+        if inputs.padding is not None:
+            options["padding"] = inputs.padding[:, None, :n]
         if causal:
             options["positions"] = xp.arange(positions.start, positions.stop, **place)
         return exact_logits(q[..., rows, :], k[..., :n, :], dtype, scale, **options)
 
-    for rows in blocks(q.shape[-2], block_size):
+    size = -(-block_size // q.shape[1]) if inputs.is_numpy else block_size
+    for rows in blocks(q.shape[-2], size):
         # No query of a causal block reads keys after the block's last query.
         n = first + rows.stop if causal else k.shape[-2]
         weights, level = exp_and_max(logits_of(rows, n, dtype))
@@ -214,7 +198,7 @@ def _by_block(q, k, v, padding, falls, heads, dtype, scale, causal, mask, block_
         logs = logs if mask is None else logs + math.log(mask.largest)
         # Divide before multiplying by the values, which may be near the largest float.
         weights = arithmetic(weights).divide(weights, xp.where(total == 0, like(1.0, total), total))
-        yield rows, weights @ cast(v[..., :n, :], weights.dtype), logs
+        yield cast(weights @ cast(v[..., :n, :], weights.dtype), v.dtype), logs
         del weights  # free them before the next block
 
 

@@ -49,7 +49,7 @@ from .._sums import (
     scale_queries,
     transposed,
 )
-from .._threads import rows_of_call, run_all
+from .._threads import rows_of_call
 from ..features import needs_double
 from ._gates import gate_sums
 from ._inputs import blocks, blocks_between, check_finite, side_by_side
@@ -552,17 +552,3 @@ class AttentionResult(NamedTuple):
         if sums is not None:
             sums = Sums(*(side_by_side(arrays, 0) for arrays in zip(*sums, strict=True)))
         return cls(side_by_side(outs, 0), logs, sums, any(is_double), sum(n_lost), sum(distances))
-
-
-def for_sets(function, inputs, n_maps=1, block_size=None):
-    """Return the results of a function of slices of sets, which cover all.
-
-    Long sets of NumPy are slices of their own, computed on threads. A slice of more sets than
-    there are maps begins with a set of the first map.
-    """
-    n_sets, n_rows = inputs.k.shape[0], max(inputs.q.shape[-2], inputs.k.shape[-2])
-    size = n_sets
-    if inputs.is_numpy:
-        size = max(1, (block_size or FEATURE_ROWS) // n_rows)
-        size = size if size <= n_maps else size - size % n_maps
-    return run_all(function, blocks(n_sets, size), is_short=inputs.is_short)

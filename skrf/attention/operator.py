@@ -22,11 +22,10 @@ from ._feature_maps import (
     maps_of_sets,
     needs_data,
     redrawn_maps,
-    rows_of_head,
     rows_of_sets,
 )
 from ._gates import with_gates
-from ._inputs import check_flag, check_inputs, check_scale
+from ._inputs import blocks, check_flag, check_inputs, check_scale
 from ._judging import (
     AttentionDiagnosis,
     effective_features,
@@ -41,16 +40,17 @@ from ._masks import as_mask
 from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
 from .linear import (
+    FEATURE_ROWS,
     AttentionResult,
     KeyFeatures,
     Output,
     attend_to_all,
     attend_to_earlier,
-    for_sets,
 )
 from .masks import DecayMask
 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
+_STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
 _JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of keys
 
 
@@ -193,7 +193,7 @@ class ApproxKernelAttention(EstimatorBase):
     @serial_blas()
     def _fit(self, q, k, key_padding_mask, before=None):
         check_flag("causal", self.causal)
-        inputs = self._checked(q, k, k, key_padding_mask, causal=False)
+        inputs = check_inputs(q, k, k, key_padding_mask, is_checked=False)
         prototype = self._prototype(inputs.k.shape[-1])
         shape = _shape_of_fit(inputs)
         if before is not None and shape != self._fitted_shape:
@@ -203,7 +203,8 @@ class ApproxKernelAttention(EstimatorBase):
         host, n_heads = inputs.on_host(), inputs.n_key_heads
         before = before or [None] * n_heads
         transformers = [
-            fitted(prototype, *rows_of_head(host, head), before[head]) for head in range(n_heads)
+            fitted(prototype, *rows_of_sets(host, slice(head, None, n_heads)), before[head])
+            for head in range(n_heads)
         ]
         return self._keep(shape, prototype, transformers)
 
@@ -300,13 +301,13 @@ class ApproxKernelAttention(EstimatorBase):
         if ignores_data(prototype):
             return self._drawn[width][2]
 
-        def maps_of(rows):
-            return HeadMaps(fitted(prototype, *rows))
+        def maps_of(sets):
+            return HeadMaps(fitted(prototype, *rows_of_sets(inputs, sets, _STATISTICS_ROWS)))
 
-        rows = rows_of_sets(inputs)
+        sets = blocks(inputs.k.shape[0], 1)
         if not inputs.is_numpy:  # on a device each thread queues work in an order of its own
-            return [maps_of(own) for own in rows]
-        return run_all(maps_of, rows, is_short=inputs.is_short)
+            return [maps_of(own) for own in sets]
+        return run_all(maps_of, sets, is_short=inputs.is_short)
 
     # ---------------------------------------------------------------- calls
 
@@ -371,11 +372,10 @@ class ApproxKernelAttention(EstimatorBase):
             the weights of a query sum to 0, so that its output is 0; and, with a `GeneralizedMap`
             or a mask, if weights of both signs nearly cancel, so that outputs exceed all values.
         """
-        inputs = self._gated(self._checked(q, k, v, key_padding_mask), log_gates)
-        maps, n_judged = self._maps(inputs), 0
+        inputs, maps = self._prepared(q, k, v, key_padding_mask, log_gates, return_lse)
+        n_judged = 0
         if self._is_softmax and inputs.log_gates is None:
             n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0])
-        check_lse(return_lse, maps)
         attended = self._attend(inputs, maps, n_judged=n_judged, wants_lse=return_lse)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         if n_judged:
@@ -413,16 +413,14 @@ class ApproxKernelAttention(EstimatorBase):
 
         def attend(sets):
             features = KeyFeatures(inputs.of(sets), maps_of_sets(maps, sets), is_double)
-            out, sums = Output(features, wants_lse), None
+            out, sums = Output(features, wants_lse), None if before is None else before.of(sets)
             if mask is not None:
                 heads = inputs.heads_of(np.arange(sets.start, sets.stop))
                 n_lost = masked.attend(features, mask, heads, out)
             elif self.causal:
-                sums = None if before is None else before.of(sets)
-                n_seen = None if sums is None else sums.top
-                goes_on = state is not None
-                sums = attend_to_earlier(features, out, sums, self.block_size, goes_on)
-                n_lost = n_lost_of(features.inputs, out.zeros(), True, n_seen)
+                earlier = sums
+                sums = attend_to_earlier(features, out, sums, self.block_size, state is not None)
+                n_lost = n_lost_of(features.inputs, out.zeros(), True, earlier)
             else:
                 attend_to_all(features, out, self.block_size)
                 n_lost = n_lost_of(features.inputs, out.zeros(), False)
@@ -433,7 +431,7 @@ class ApproxKernelAttention(EstimatorBase):
             is_unusual = not features.is_usual
             return AttentionResult(outputs, out.lse(), sums, is_unusual, n_lost, distances)
 
-        results = for_sets(attend, inputs, len(maps), self.block_size)
+        results = run_all(attend, self._slices(inputs, maps), is_short=inputs.is_short)
         return AttentionResult.joined(results)
 
     # ---------------------------------------------------------------- streaming
@@ -505,10 +503,8 @@ class ApproxKernelAttention(EstimatorBase):
         if not isinstance(state, AttentionState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
-        inputs = self._checked(q, k, v, key_padding_mask, is_step=True)
-        inputs = self._gated(inputs, log_gates)
-        maps = self._maps(inputs)
-        check_lse(return_lse, maps)
+        options = key_padding_mask, log_gates, return_lse
+        inputs, maps = self._prepared(q, k, v, *options, is_step=True)
         attended = self._attend(inputs, maps, state=state, wants_lse=return_lse)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
         is_double = state.is_double or attended.is_double
@@ -546,12 +542,12 @@ class ApproxKernelAttention(EstimatorBase):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
-        inputs = self._gated(self._checked(q, k, k, key_padding_mask))
+        inputs, maps = self._prepared(q, k, k, key_padding_mask)
         # Attention to unit vectors: column j holds the factors of value j.
         n_keys = inputs.k.shape[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*inputs.k.shape[:-1], n_keys))
         inputs = replace(inputs, v=like(unit, inputs.k), dtype=inputs.q.dtype)
-        return inputs.given_layout(self._attend(inputs, self._maps(inputs)).out)
+        return inputs.given_layout(self._attend(inputs, maps).out)
 
     def diagnose(
         self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
@@ -574,8 +570,7 @@ class ApproxKernelAttention(EstimatorBase):
         AttentionDiagnosis
             ``relative_error``, ``effective_features``, ``sampled_errors`` and ``has_collapsed``.
         """
-        inputs = self._gated(self._checked(q, k, v, key_padding_mask))
-        maps = self._maps(inputs)
+        inputs, maps = self._prepared(q, k, v, key_padding_mask)
         # A feature costs as much as an exact key, and once more for the heads that share keys.
         window = round(maps[0].n_features * (1 + 1 / inputs.q.shape[1]))
         n_judged = _DIAGNOSED_QUERIES if self._is_softmax else 0
@@ -585,21 +580,23 @@ class ApproxKernelAttention(EstimatorBase):
             others = redrawn_maps(maps, lambda transformer, n=n: transformer._seed + n)
             outputs.append(self._attend(inputs, others).out)
         error = spread([to_host(out) for out in outputs])
-
-        def effective_of(sets):
-            return effective_features(KeyFeatures(inputs.of(sets), maps_of_sets(maps, sets)))
-
-        if self.mask is not None or not maps[0].is_positive:
-            effective = None
-        else:
-            effective = np.concatenate(for_sets(effective_of, inputs, len(maps)))
-            effective = effective if len(effective) else None
+        effective = None
+        if self.mask is None and maps[0].is_positive:
+            parts = [
+                effective_features(KeyFeatures(inputs.of(sets), maps_of_sets(maps, sets)))
+                for sets in self._slices(inputs, maps)
+            ]
+            effective = np.concatenate(parts) if any(map(len, parts)) else None
         if not n_judged:
             return AttentionDiagnosis(error, effective)
         *squares, size = attended.distances[0]
         names = "attention", "mean", "window"
         errors = [math.sqrt(square / size) if size else 0.0 for square in squares]
         return AttentionDiagnosis(error, effective, dict(zip(names, errors, strict=True)))
+
+    def _slices(self, inputs, maps):
+        """Return slices of the sets that are computed at a time."""
+        return inputs.slices(self.block_size or FEATURE_ROWS, len(maps))
 
     @property
     def _is_softmax(self):
@@ -617,16 +614,18 @@ class ApproxKernelAttention(EstimatorBase):
             self._used_mask = self.mask, mask
         return mask
 
-    def _gated(self, inputs, log_gates=None):
-        """Return inputs with the gates of a call, and of a mask that is a decay."""
-        return with_gates(inputs, log_gates, self.mask, self.causal)
+    def _prepared(self, q, k, v, padding, log_gates=None, return_lse=False, is_step=False):
+        """Return the checked inputs of a call, with their gates, and the maps of their sets.
 
-    def _checked(self, q, k, v, key_padding_mask, causal=None, *, is_step=False):
-        """Return the checked inputs of a call; contents are checked set by set, on threads."""
+        Contents are checked later, a few sets at a time, on threads.
+        """
         if self.block_size is not None:
             check_integer("block_size", self.block_size)
-        causal = self.causal if causal is None else causal
-        return check_inputs(q, k, v, key_padding_mask, causal, is_step=is_step, is_checked=False)
+        inputs = check_inputs(q, k, v, padding, self.causal, is_step=is_step, is_checked=False)
+        inputs = with_gates(inputs, log_gates, self.mask, self.causal)
+        maps = self._maps(inputs)
+        check_lse(return_lse, maps)
+        return inputs, maps
 
 
 def _shape_of_fit(inputs):
