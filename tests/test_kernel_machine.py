@@ -60,7 +60,8 @@ def data(kind, limits=SMALL, weights=WEIGHTS):
 def between(member, X, Y):
     """Return the member's kernel of two sets of rows, from its definition."""
     near_far, kernel = member.near_far, member.kernel
-    (X, leaves), (Y, others) = near_far.assign(X), near_far.assign(Y)
+    X, Y = near_far.coordinates(X), near_far.coordinates(Y)
+    leaves, others = near_far.tree.leaf_of(X), near_far.tree.leaf_of(Y)
     X, Y, order = X.astype(float), Y.astype(float), 1 if kernel.name == "laplacian" else 2
     distances = np.linalg.norm(X[:, None] - Y[None], ord=order, axis=2)
     near = np.exp(-((distances / near_far.landmarks.width) ** kernel.exponent))
@@ -119,7 +120,9 @@ def test_members_are_dense_regressions_of_numbers(kernel, limits):
     gaps = 1 - cross @ inverse.sum(axis=1)
     around = between(member, COLUMNS, COLUMNS) - cross @ inverse @ cross.T
     around = np.diagonal(around) + gaps**2 / inverse.sum()
-    assert_allclose(member.predict_std(COLUMNS), np.sqrt(1 + around / 0.3), rtol=1e-3)
+    assert_allclose(
+        member.predict(COLUMNS, return_std=True)[1], np.sqrt(1 + around / 0.3), rtol=1e-3
+    )
     centred = inverse - np.outer(inverse.sum(axis=0), inverse.sum(axis=0)) / inverse.sum()
     places = [list(JUDGES).index(row) for row in JUDGES]
     wanted = WEIGHTS / np.diagonal(centred) / 0.3  # in units of the noise of the row
@@ -505,6 +508,27 @@ def test_deviations_cover_nine_rows_of_ten():
     assert np.median(std) == pytest.approx(5e5, rel=0.15)
     far = model.predict([[9.0, 9.0]], return_std=True)[1]
     assert far[0] > 1.1 * np.median(std)
+
+
+def test_factors_of_error_bars_are_kept_but_not_pickled(monkeypatch):
+    X, y = load_diabetes(return_X_y=True)
+    for parameters in ({}, {"max_leaf_size": 40, "n_components": 20}):
+        model = KernelMachineRegressor(random_state=0, **parameters).fit(X[:120], y[:120])
+        stored = pickle.dumps(model)
+        mean, std = model.predict(X, return_std=True)
+        assert_array_equal(mean, model.predict(X))
+        assert len(pickle.dumps(model)) == len(stored)
+        with monkeypatch.context() as patch:
+            patch.setattr(near_far, "factor_of", None)
+            assert_array_equal(model.predict(X, return_std=True)[1], std)
+        with monkeypatch.context() as patch:
+            patch.setattr(near_far, "_MOST_KEPT", 0)
+            other = pickle.loads(stored)
+            for _ in range(2):
+                assert_array_equal(other.predict(X, return_std=True)[1], std)
+            assert not other.estimators_[0].posterior.factors
+            patch.setattr(near_far, "_SINGLE_ALPHA", np.inf)
+            assert_allclose(other.predict(X, return_std=True)[1], std, rtol=5e-5)
 
 
 def test_several_targets_and_scales_of_targets():

@@ -66,7 +66,7 @@ class Dense:
         self.inverse, self.centred = inverse, inverse - np.outer(ones, ones) / ones.sum()
 
     def leaves(self, rows):
-        return self.near_far.assign(rows)[1]
+        return self.near_far.tree.leaf_of(self.near_far.coordinates(rows))
 
     def between(self, A, B):
         features = [self.model.feature_map_.transform(rows) for rows in (A, B)]

@@ -78,15 +78,20 @@ class Blend:
 
     def predictions(self, rows):
         """Return each kernel's predictions at rows of columns, averaged over halves."""
-        return [np.mean(values, axis=0) for values in self._of_members(rows, "predict")]
+        return [
+            np.mean([member.predict(rows[member.kernel_]) for member in halves], axis=0)
+            for halves in self.members
+        ]
 
-    def variances(self, rows):
-        """Return each kernel's variances of the targets at rows, in units of that of the noise."""
-        return [np.mean(np.square(std), axis=0) for std in self._of_members(rows, "predict_std")]
-
-    def _of_members(self, rows, method):
+    def predictions_and_variances(self, rows):
+        """Return also each kernel's variances of the targets, in units of that of the noise."""
+        predictions, variances = [], []
         for halves in self.members:
-            yield [getattr(member, method)(rows[member.kernel_]) for member in halves]
+            pairs = [member.predict(rows[member.kernel_], return_std=True) for member in halves]
+            values, deviations = zip(*pairs, strict=True)
+            predictions.append(np.mean(values, axis=0))
+            variances.append(np.mean(np.square(deviations), axis=0))
+        return predictions, variances
 
 
 def deviations(weights, predictions, variances, variance_scale=1.0):
@@ -635,9 +640,9 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         Negative mean squared error of rows that were left out, one by one, in units of the variance
         of the target.
     feature_importances_ : ndarray of shape (n_features_in_,)
-        How much the squared error of left-out rows rises when a column of X is permuted, as shares with
-        sum 1; 0 where it does not rise. Computed when it is first read, by members that are fitted
-        to one half of at most 2,000 of the rows and predict the other half.
+        How much the squared error of left-out rows rises when a column of X is permuted, as shares
+        with sum 1; 0 where it does not rise. Computed when it is first read, by members that are
+        fitted to one half of at most 2,000 of the rows and predict the other half.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -774,8 +779,9 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         X : array-like or data frame of shape (n_samples, n_features)
             Rows of a table like that of `fit`.
         return_std : bool, default=False
-            Whether to return standard deviations, for which the rows of every leaf that is met are
-            solved for again: about 0.1 s for each of 1,500 rows and member.
+            Whether to return standard deviations, too. The first call factorises the kernel of
+            every leaf that is met, about 0.1 s for each of 1,500 rows and member. Later calls take
+            little longer than predictions: up to 128 MB of factors are kept, but not pickled.
 
         Returns
         -------
@@ -784,16 +790,15 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         """
         columns, blend = self._read_columns(X), self._fitted
         rows = blend.columns(columns)
-        predictions = blend.predictions(rows)
-        values = np.tensordot(blend.weights, predictions, 1) * self._unit + self._center
-        values = values.reshape(-1, *self._outputs)
         if not return_std:
-            return values
-        sizes = (
-            deviations(blend.weights, predictions, blend.variances(rows), blend.variance_scale)
-            * self._unit
-        )
-        return values, sizes.reshape(values.shape)
+            return self._in_units(blend.predictions(rows))
+        predictions, variances = blend.predictions_and_variances(rows)
+        sizes = deviations(blend.weights, predictions, variances, blend.variance_scale) * self._unit
+        return self._in_units(predictions), sizes.reshape(-1, *self._outputs)
+
+    def _in_units(self, predictions):
+        values = np.tensordot(self._fitted.weights, predictions, 1) * self._unit + self._center
+        return values.reshape(-1, *self._outputs)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

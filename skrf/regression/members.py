@@ -18,6 +18,7 @@ from .decide import Problem
 from .feature_machine import Directions, Multipliers, rounds
 from .near_far import (
     DistinctRows,
+    Factors,
     LeafPosterior,
     NearFarKernel,
     NearFarSolution,
@@ -263,6 +264,8 @@ class TrainingData:
         Sizes.
     seed : int
         Of samples and landmarks.
+    factors : Factors
+        Where the members' posteriors keep the factors of leaves.
     """
 
     X: dict
@@ -273,6 +276,7 @@ class TrainingData:
     problems: Sequence[Problem] | None
     limits: Limits
     seed: int
+    factors: Factors = field(default_factory=Factors)
 
     def rng(self):
         """Return a generator that begins anew."""
@@ -515,22 +519,23 @@ class Member(NearFarSolution):
             f"sigma_={self.sigma_:.3g}, alpha_={self.alpha_:.3g})"
         )
 
-    def _by_block(self, function, X):
-        """Return a function of features and rows, of blocks whose kernel fits into memory."""
-        largest, parts = int(np.diff(self.near_far.bounds).max()) + len(self.coef), []
+    def predict(self, X, return_std=False):
+        """Return the regressions at rows, (n, V), in float64, so that other rows do not matter.
+
+        With `return_std`, the standard deviations of targets are returned, too, in units of that of
+        the noise.
+        """
+        near_far, values, deviations = self.near_far, [], []
+        largest = int(np.diff(near_far.bounds).max()) + len(self.coef)
         for block in gen_batches(len(X), max(1, _BLOCK // largest)):
-            rows = X[block]
-            features = self.near_far.features(self.near_far.landmarks.coordinates(rows))
-            parts.append(function(features, rows))
-        return np.concatenate(parts)
-
-    def predict(self, X):
-        """Return the regressions at rows, (n, V), in float64, so that others do not matter."""
-        return self._by_block(self.values_at, X)
-
-    def predict_std(self, X):
-        """Return the standard deviations of targets at rows in units of that of the noise."""
-        return self._by_block(self.posterior.deviations, X)[:, 0]
+            coordinates = near_far.coordinates(X[block])
+            features, by_leaf = near_far.features(coordinates), near_far.by_leaf(coordinates)
+            if return_std:
+                by_leaf = list(by_leaf)
+                deviations.append(self.posterior.deviations(features, by_leaf)[:, 0])
+            values.append(near_far.values(features, by_leaf, self.coef, self.rows, self.far))
+        values = np.concatenate(values) + self.intercept
+        return (values, np.concatenate(deviations)) if return_std else values
 
 
 def fit_member(data, kernel, setting, half):
@@ -583,7 +588,7 @@ def _fit_member(data, kernel, near_far, alpha, validation_rows):
     posterior, variances = None, np.zeros(len(validation_rows))
     if data.problems is None:
         noise, total = alpha / distinct.totals, distinct.totals.sum()
-        posterior = LeafPosterior(near_far, fit, noise, alpha, np.ones(1), total)
+        posterior = LeafPosterior(near_far, fit, noise, alpha, np.ones(1), total, data.factors)
         variances = (data.weights / (alpha * inverse))[validation_rows]
     far, unit = near_far.far_sums(of_rows), np.ones(len(intercept))
     member = Member(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.blas import dtrmm
-from scipy.linalg.lapack import dpotrf, dtrtri, dtrtrs, spotrf, spotrs, strtri
+from scipy.linalg.lapack import dpotrf, dtrtri, dtrtrs, spotrf, spotrs, strtri, strtrs
 from sklearn.utils import gen_batches
 
 from .._arrays import is_array_api, like, to_host
@@ -36,6 +36,7 @@ _LEAST_SHARE = 0.1  # of a cut by a column, so that trees are not deep
 _SINGLE_ALPHA = 1e-4  # of the kernel's diagonal: a larger alpha hides the rounding of float32
 _SINGLE_ERROR = 1e-3  # relative residual of a solution in float32 that is good enough
 _TOGETHER = 32  # leaves whose sums are held at once
+_MOST_KEPT = 2**27  # bytes of factors of leaves
 _ANY = 2**62  # numbers of kept residuals: all
 _SEARCHED = 3000  # distinct rows, at least, of whole leaves on which a search is judged
 
@@ -251,11 +252,17 @@ class NearFarKernel:
             feature_map, landmarks, self.tree, coordinates, bounds, row_to_distinct, _ANY
         )
 
-    def assign(self, X):
-        """Return the coordinates of rows, and their leaves."""
+    def coordinates(self, X):
+        """Return the coordinates of rows."""
         landmarks, rows = self.feature_map.projected(to_host(X))
-        coordinates = landmarks.coordinates(rows)
-        return coordinates, self.tree.leaf_of(coordinates)
+        return landmarks.coordinates(rows)
+
+    def by_leaf(self, coordinates):
+        """Yield the rows that fall into each leaf, the leaf, and their kernel with its rows."""
+        leaves = self.tree.leaf_of(coordinates)
+        for b in np.unique(leaves).tolist():
+            here = np.flatnonzero(leaves == b)
+            yield here, b, self.kernel(coordinates[here], self.X[self.leaf(b)])
 
     def leaf(self, b):
         """Return the distinct rows of a leaf as a slice."""
@@ -321,17 +328,15 @@ class NearFarKernel:
         leaves = map(self.leaf, range(self.tree.n_leaves))
         return np.stack([self.features(self.X[leaf]).T @ rows[leaf] for leaf in leaves])
 
-    def values(self, phi, coordinates, coef, rows, far):
-        """Return expansions at rows, (n, V), given their features and coordinates.
+    def values(self, phi, by_leaf, coef, rows, far):
+        """Return expansions at rows, (n, V), given their features and what `by_leaf` yields.
 
         Coefficients are those of the features, (M, V), those of the kernel with the rows of a leaf,
         (m, V), and their `far_sums`.
         """
-        values, leaves = phi @ coef, self.tree.leaf_of(coordinates)
-        for b in np.unique(leaves):
-            here, leaf = leaves == b, self.leaf(b)
-            kernel = self.kernel(coordinates[here], self.X[leaf])
-            values[here] += kernel @ rows[leaf] - phi[here] @ far[b]
+        values = phi @ coef
+        for here, b, kernel in by_leaf:
+            values[here] += kernel @ rows[self.leaf(b)] - phi[here] @ far[b]
         return values
 
 
@@ -419,6 +424,12 @@ def inverse_root(lower):
     """Return C with C'C the inverse of a matrix, given its factor, which is overwritten."""
     invert = strtri if lower.dtype == np.float32 else dtrtri
     return invert(lower, lower=1, overwrite_c=1)[0]
+
+
+def solve_lower(lower, sides):
+    """Return L^-1 times some columns."""
+    solve = strtrs if lower.dtype == np.float32 else dtrtrs
+    return solve(lower, sides, lower=1)[0] if sides.size else sides
 
 
 def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
@@ -613,21 +624,32 @@ class NearFarSolution(Solution):
     def values_at(self, features, X):
         """Return the regressions at rows, (n, V), given their features."""
         near_far, phi = self.near_far, self.near_far.landmark_features(features)
-        coordinates, _ = near_far.assign(X)
-        values = near_far.values(phi, coordinates, self.coef, self.rows, self.far)
+        by_leaf = near_far.by_leaf(near_far.coordinates(X))
+        values = near_far.values(phi, by_leaf, self.coef, self.rows, self.far)
         return like(values * self.unit + self.intercept, features)
 
     def deviations_at(self, features, X, is_projected):
         """Return the standard deviations of targets at rows, (n, T)."""
-        return like(
-            self.posterior.deviations(self.near_far.landmark_features(features), X), features
-        )
+        near_far, phi = self.near_far, self.near_far.landmark_features(features)
+        by_leaf = near_far.by_leaf(near_far.coordinates(X))
+        return like(self.posterior.deviations(phi, by_leaf), features)
 
     def covariances_at(self, features, X, feature_map):
         """Return the covariances of the targets at rows, (n, n), of noise of variance 1."""
-        return self.posterior.covariances(self.near_far.landmark_features(features), X) + np.eye(
-            len(features)
-        )
+        near_far, phi = self.near_far, self.near_far.landmark_features(features)
+        return self.posterior.covariances(phi, near_far.coordinates(X)) + np.eye(len(features))
+
+
+class Factors(dict):
+    """Tuples of arrays that are kept from one call to the next, up to 128 MB, but not pickled."""
+
+    def keep(self, key, factor):
+        """Keep a tuple of arrays if there is room."""
+        if sum(part.nbytes for parts in (factor, *self.values()) for part in parts) <= _MOST_KEPT:
+            self[key] = factor
+
+    def __reduce__(self):
+        return Factors, ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -656,6 +678,8 @@ class LeafPosterior:
         Standard deviations of the noise; NaN if there are too few rows to estimate it.
     freedom : float
         What the rows are worth.
+    factors : Factors, default=None
+        Keeps the factors of leaves from one call to the next, of noise beyond 1e-2 in float32.
     """
 
     near_far: NearFarKernel
@@ -664,40 +688,50 @@ class LeafPosterior:
     alpha: float
     deviation: np.ndarray
     freedom: float
+    factors: Factors | None = None
 
-    def _by_leaf(self, features, X):
+    def _factor(self, b):
+        """Return L with L L' = S of a leaf, its features Phi, and L^-1 Phi."""
+        if self.factors is not None and (self, b) in self.factors:
+            return self.factors[self, b]
+        rows = self.near_far.leaf(b)
+        S, features = self.near_far.residual(np.arange(rows.start, rows.stop))
+        np.einsum("ii->i", S)[...] += self.noise[rows]
+        # Noise hides the rounding of what is left of 1 in float32.
+        lower = factor_of(S, 0.0 if self.factors is None else self.noise[rows].min() / 100)
+        factor = lower, features, solve_lower(lower, features)
+        if self.factors is not None:
+            self.factors.keep((self, b), factor)
+        return factor
+
+    def _by_leaf(self, features, by_leaf):
         """Yield the rows of each leaf, and what their variances are made of.
 
-        These are their coordinates, phi, C r with C'C = S^-1, R'(phi - Phi'S^-1 r) and 1 - f_1.
+        These are phi, L^-1 r with L L' = S, R'(phi - Phi'S^-1 r) and 1 - f_1.
         """
-        near_far, solution = self.near_far, self.solution
-        coordinates, leaves = near_far.assign(X)
-        for b in np.unique(leaves):
-            here, rows = np.flatnonzero(leaves == b), near_far.leaf(b)
-            S, leaf_features = near_far.residual(np.arange(rows.start, rows.stop))
-            phi = features[here]
-            r = near_far.kernel(coordinates[here], near_far.X[rows]) - phi @ leaf_features.T
-            np.einsum("ii->i", S)[...] += self.noise[rows]
-            root = inverse_root(factor_of(S, 0.0))
-            rooted = root @ r.T
-            through = (phi - rooted.T @ (root @ leaf_features)) @ solution.root
-            gaps = 1 - phi @ solution.beta[:, -1] - r @ solution.coef[rows, -1]
-            yield here, coordinates[here], phi, rooted, through, gaps
+        solution = self.solution
+        for here, b, kernel in by_leaf:
+            phi, (lower, leaf_features, solved) = features[here], self._factor(b)
+            r = kernel - phi @ leaf_features.T
+            rooted = solve_lower(lower, r.T)
+            through = (phi - rooted.T @ solved) @ solution.root
+            coef = solution.coef[self.near_far.leaf(b), -1]
+            yield here, phi, rooted, through, 1 - phi @ solution.beta[:, -1] - r @ coef
 
-    def covariances(self, features, X):
+    def covariances(self, features, coordinates):
         """Return the covariances of f at rows over the variance of the noise, (n, n)."""
         covariances, gaps = np.zeros((len(features),) * 2), np.zeros(len(features))
-        through = np.zeros(features.shape)
-        for here, coordinates, phi, rooted, through[here], gaps[here] in self._by_leaf(features, X):
-            block = self.near_far.kernel(coordinates, coordinates) - phi @ phi.T
+        through, by_leaf = np.zeros(features.shape), self.near_far.by_leaf(coordinates)
+        for here, phi, rooted, through[here], gaps[here] in self._by_leaf(features, by_leaf):
+            block = self.near_far.kernel(coordinates[here], coordinates[here]) - phi @ phi.T
             covariances[np.ix_(here, here)] = block - rooted.T @ rooted
         covariances += through @ through.T + np.outer(gaps, gaps) / self.solution.total
         return covariances / self.alpha
 
-    def deviations(self, features, X):
+    def deviations(self, features, by_leaf):
         """Return the standard deviations of targets at rows, (n, T)."""
         variances = np.zeros(len(features))
-        for here, _, phi, rooted, through, gaps in self._by_leaf(features, X):
+        for here, phi, rooted, through, gaps in self._by_leaf(features, by_leaf):
             residual = 1 - np.square(phi).sum(axis=1) - np.square(rooted).sum(axis=0)
             through = np.square(through).sum(axis=1) + gaps**2 / self.solution.total
             variances[here] = residual + through
