@@ -57,7 +57,7 @@ for coupling, found in ratios.items():
 # kernel is narrow; all estimates then have nearly the same error.
 #
 # In a model that fits its own coefficients to only a few components, twice as many frequencies may
-# be worth more than a more accurate kernel: see :ref:`few-columns`.
+# be worth more than a more accurate kernel: see :ref:`trigonometric`.
 
 figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
 axis.axhline(1, color="black", linestyle="--", label="RBFSampler")
