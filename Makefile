@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 	config clean
 
 help:
-	@echo "make demo   run the main example (real data to tuned classifiers)"
+	@echo "make demo   show the first two examples of the README with their pictures, in a minute"
 	@echo "make test   run all tests and the examples in the docstrings"
 	@echo "make quick  run cheap cases of every test, in less than a minute"
 	@echo "make order  run every test file alone, and all tests in reverse order"
@@ -47,7 +47,7 @@ $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-venv
 	@touch $@
 
 demo: $(VENV)/.stamp-examples
-	$(VENV)/bin/python examples/uci_grid_search.py
+	$(VENV)/bin/python benchmarks/doors.py --demo
 
 # One BLAS and OpenMP thread per worker: two workers with two threads each would wait for each
 # other on two cores.
@@ -89,7 +89,6 @@ lint: $(VENV)/.stamp-lint
 	$(VENV)/bin/mypy
 
 docs: $(VENV)/.stamp-docs
-	$(VENV)/bin/python examples/tag_source_code.py --files 12
 	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 # As many threads as the machine has cores, whatever this shell says: the targets are about that.

@@ -12,7 +12,7 @@ by the probabilities of these. Negatives are uniform, log-uniform in the rank of
 the model itself by random features: the kernel of three tenths of the logits, for which 64 features
 are good enough, times the frequencies of words to the power 0.75. Features are computed anew every
 50 steps. Every way gets the same CPU seconds and is judged by the perplexity of the full softmax on
-the development part (SKRF_EWT_DIR as in words.py). About five minutes.
+the development part (SKRF_EWT_DIR as in text.py). About five minutes.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import time
 
 import numpy as np
 import scipy.sparse
-from words import numbered, treebank
+from text import numbered, treebank
 
 from skrf import KernelSampler, OptimalPositiveRF
 

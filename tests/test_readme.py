@@ -1,7 +1,6 @@
 """README and documentation: their code runs, and they name everything that there is."""
 
 import re
-import runpy
 import sys
 import textwrap
 import types
@@ -48,7 +47,7 @@ PUBLIC_CLASSES = sorted(set(skrf.__all__) - set(skrf._SUBMODULES))
 def test_block_runs_on_its_own(path, line, code, tmp_path, monkeypatch):
     """Every block can be copied alone, and states in an assertion what it promises."""
     assert re.search(r"^ *assert ", code, re.MULTILINE), "a block without an assertion"
-    for name in ("dask", "hmmlearn", "pandas", "performer_pytorch", "torch"):
+    for name in ("dask", "hmmlearn", "pandas", "performer_pytorch", "statsmodels", "torch"):
         sign = rf"^(import|from) {name}" + ("|as_frame=True" if name == "pandas" else "")
         if re.search(sign, code, re.MULTILINE):
             pytest.importorskip(name, reason=f"{name} is not installed")
@@ -80,23 +79,6 @@ def test_documentation_names_all_that_is_public():
     shown = re.findall(r"^\.\. literalinclude:: \.\./recipes/(\S+)$", text, re.MULTILINE)
     missing += {path.name for path in (ROOT / "docs" / "recipes").glob("*.py")} ^ set(shown)
     assert missing == []
-
-
-def test_demo_runs(tmp_path, monkeypatch, capsys):
-    demo = runpy.run_path(str(ROOT / "examples" / "uci_grid_search.py"))
-    monkeypatch.setitem(demo["measure_all"].__globals__, "SIZES", (demo["SHOWN_SIZE"],))
-    monkeypatch.setitem(demo["measure_all"].__globals__, "PROGRESS", 0)
-    sets = {"breast cancer": demo["load"](full=False, data_dir=None)["breast cancer"]}
-    results = demo["measure_all"](sets, seeds=1, max_rows=60, n_jobs=1)
-    is_floor = results["method"] == demo["MAJORITY"]
-    assert results[~is_floor]["accuracy"].min() > results[is_floor]["accuracy"].max()
-    demo["print_table"](results)
-    demo["plot"](results, tmp_path / "demo.png")
-    assert (tmp_path / "demo.png").is_file()
-    lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert [lines.count(name) for name in demo["MAPS"]] == [2] * 6
-    assert lines.count(demo["MACHINE"]) == 1
-    assert sum(" of 18 after " in line for line in lines) == 18  # of progress
 
 
 def test_files_and_targets_that_the_readme_names_exist():

@@ -103,7 +103,8 @@ def attention_case(method, length, heads, width, n_components, std, seed, second
         return arrays
 
     name, _, mode = method.partition("-")
-    make = {"ours": ours, "exact": exact, "sdpa": sdpa, "matrix": whole_matrix}[name]
+    makers = {"ours": ours, "exact": exact, "sdpa": sdpa, "matrix": whole_matrix}
+    make = (makers | {"performer": performer})[name]
     prepare = make(mode == "causal", n_components, seed)
     for call in prepare(*inputs(WARM_UP_LENGTH)):
         if call is not None:
@@ -163,6 +164,15 @@ def whole_matrix(causal, n_components, seed):
         return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1) @ v
 
     return differentiated(attention)
+
+
+def performer(causal, n_components, seed):
+    """Like `ours`, the package performer-pytorch; causal, it falls back to its CPU code."""
+    import torch
+    from performer_pytorch import FastAttention
+
+    torch.manual_seed(seed)
+    return differentiated(FastAttention(dim_heads=64, nb_features=n_components, causal=causal))
 
 
 def differentiated(attention):

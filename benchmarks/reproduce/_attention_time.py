@@ -42,6 +42,8 @@ METHODS = {
     "matrix": Method("exact, whole matrix (torch)", COLOURS[1], True),
     "sdpa": Method("exact, fused (torch)", COLOURS[2], True),
     "sdpa-causal": Method("exact, fused (torch), causal", COLOURS[2], True),
+    "performer": Method("performer-pytorch", COLOURS[4], True),
+    "performer-causal": Method("performer-pytorch, causal", COLOURS[4], True),
     "exact": Method("exact_attention", COLOURS[3]),
     "exact-causal": Method("exact_attention, causal", COLOURS[3]),
 }
@@ -52,11 +54,12 @@ METHODS = {
 
 def installed():
     """Return the methods of this machine: exact attention is PyTorch's where there is one."""
-    has_torch = importlib.util.find_spec("torch") is not None
+    has_torch, has_peer = map(importlib.util.find_spec, ("torch", "performer_pytorch"))
     return [
         name
         for name, method in METHODS.items()
         if (method.needs_torch if has_torch else not method.needs_torch) or "ours" in name
+        if has_peer or "performer" not in name
     ]
 
 

@@ -27,7 +27,7 @@ from skrf import AdaptiveRF, HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
 
 sys.path.append(str(Path(__file__).parents[1]))
 from sampled_softmax import SCALE, WIDTH, examples, learned
-from words import numbered, treebank
+from text import numbered, treebank
 
 SIZES, SEEDS, N_CONTEXTS, N_COEFFICIENTS = (64, 128, 256, 512), 3, 1000, 8
 LENGTHS = (1.5, SCALE)
