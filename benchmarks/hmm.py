@@ -1,6 +1,7 @@
 """Measure a step of the hidden Markov filter against a dense one as the number of states grows.
 
-python benchmarks/hmm.py [--quick | --targets | --few | --starts] [--rounds R] [--threads T]
+python benchmarks/hmm.py [--quick | --targets | --few | --loops | --starts] [--rounds R]
+                         [--threads T]
 
 Compares `KernelHMM.filter_step` (256 features) with a step that holds the matrix of states by
 states and is written in plain NumPy with the same look-up of emissions, for one sequence and for
@@ -20,7 +21,9 @@ process that never holds a dense matrix.
 With --few it measures three to 64 states on one long series instead, beside hmmlearn in both of its
 modes, by CPU time: the first call, the best of later ones, and how both compare. With --starts it
 fits seven problems from ten seeds each, and prints the log likelihoods per sample where they end
-beside the best of 16 fits by hmmlearn.
+beside the best of 16 fits by hmmlearn. With --loops it
+prints the CPU time of products of matrices over that of compiled loops, from which
+`skrf.graphical._few.loops_pay` was made.
 """
 
 import argparse
@@ -644,6 +647,46 @@ def starts(only, n_seeds=10):
         )
 
 
+# ---------------------------------------------------------------- loops and products
+
+
+def loops():
+    """Print the times of products over those of loops, for each task, and which of them serves."""
+    import numpy as np
+
+    from skrf import AdaptiveRF, _kernels
+    from skrf.graphical import KernelHMM, _learning, _recursions
+
+    pays = _recursions.loops_pay
+    _recursions.of_recursions = lambda *_: _kernels._cpu()  # however few symbols there are
+    tasks = "score", "posteriors", "gradients", "paths"
+    print(f"| states | kernel | sequences | {' | '.join(tasks)} |\n|---|---|---|---|---|---|---|")
+    for n_states in (128, 200, 400, 800):
+        for feature_map, n_features in (("exact", None), (AdaptiveRF(256), 256)):
+            model = KernelHMM.from_random(n_states, 8, feature_map=feature_map, random_state=SEED)
+            for lengths in ([5000], [400], [200] * 4, [20] * 64):
+                X = np.random.default_rng(SEED).integers(8, size=sum(lengths))
+                sequences = np.split(X, np.cumsum(lengths)[:-1])
+                calls = (
+                    partial(model.score, X, lengths),
+                    partial(model.predict_proba, X, lengths),
+                    partial(_learning.gradients, model._model, sequences),
+                    partial(model.decode, X, lengths),
+                )
+                times = []
+                for is_loop in (True, False):
+                    _recursions.loops_pay = lambda *_, is_loop=is_loop: is_loop
+                    times.append([best_of(call, 2)[1] for call in calls])
+                cells = [
+                    f"{product / loop:.2f}"
+                    f"{' loops' * pays(task, n_states, len(lengths), n_features)}"
+                    for task, loop, product in zip(tasks, *times, strict=True)
+                ]
+                name = "exact" if n_features is None else f"{n_features} features"
+                series = f"{len(lengths)} of {lengths[0]}"
+                print(f"| {n_states} | {name} | {series} | {' | '.join(cells)} |", flush=True)
+
+
 def main():
     """Run all cases and print what was seen."""
     parser = argparse.ArgumentParser(
@@ -657,10 +700,14 @@ def main():
     parser.add_argument(
         "--starts", nargs="?", const="", metavar="PROBLEM", help="where fits end, beside hmmlearn"
     )
+    parser.add_argument("--loops", action="store_true", help="loops against products")
     parser.add_argument("--rounds", type=int, help="default 9, quick 2")
     parser.add_argument("--threads", type=int, default=N_THREADS, help=f"default {N_THREADS}")
     parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.loops:
+        loops()
+        return
     if options.few:
         few()
         return

@@ -969,7 +969,7 @@ def test_of_equally_probable_states_the_first_is_taken_whatever_the_rounding(mon
     assert not model.predict(unseen).any()
     monkeypatch.setattr(_kernels, "SYMBOLS", 0)
     assert not model.predict(unseen).any()
-    monkeypatch.setattr(_recursions, "_MOST_FEW", 0)
+    monkeypatch.setattr(_recursions, "MOST", 0)
     assert not clone(model).predict(unseen).any()
 
 

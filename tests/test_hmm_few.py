@@ -7,8 +7,8 @@ from scipy.special import logsumexp
 
 from skrf import OptimalPositiveRF, _kernels
 from skrf._kernels import plain
-from skrf.graphical import KernelHMM, _learning, _rank_space
-from skrf.graphical._few import FewStates, joined
+from skrf.graphical import KernelHMM, _learning, _rank_space, _recursions
+from skrf.graphical._few import FewStates, joined, loops_pay
 
 cpu = _kernels._cpu()
 
@@ -186,3 +186,34 @@ def test_a_first_state_below_all_numbers_leaves_the_space_of_features():
     rows = inner.emission.pair.matrix.T
     expected = forward(np.log(model.transmat_), inner.log_start, rows[symbols])[-1]
     assert_allclose(model.score(symbols), logsumexp(expected), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["exact", "masked", "features"])
+def test_loops_over_many_states_are_products(kernel, monkeypatch):
+    """In all tasks, compiled; where transitions are forbidden, of logarithms."""
+    monkeypatch.setattr(_kernels, "SYMBOLS", 0)
+    rng, lengths = np.random.default_rng(0), [30, 1, 9]
+    given = {"feature_map": OptimalPositiveRF(80, random_state=0)} if kernel == "features" else {}
+    if kernel == "masked":
+        given = {"transition_mask": np.tri(150, dtype=bool) | (rng.random((150, 150)) < 0.05)}
+    X, results, n_runs, run = rng.integers(5, size=40), [], [], FewStates.run
+    monkeypatch.setattr(FewStates, "run", lambda *args: n_runs.append(1) or run(*args))
+    for most in (800, 0):
+        monkeypatch.setattr(_recursions, "MOST", most)
+        model = KernelHMM.from_random(150, 5, 4, scale=1.0, random_state=0, **given)
+        sequences = np.split(X, np.cumsum(lengths)[:-1])
+        log_prob, by_role = _learning.gradients(model._model, sequences)
+        arrays = [value for value in by_role.values() if np.ndim(value)]
+        results.append([model.log_prob(X, lengths), model.predict_proba(X, lengths), log_prob])
+        results[-1] += [model.decode(X, lengths)[0], *arrays]
+    assert len(n_runs) == (4 if kernel == "masked" else 3)  # none of them by products
+    for ours, expected in zip(*results, strict=True):
+        assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_loops_pay_by_task():
+    assert all(loops_pay(task, 128, 64) for task in ("score", "posteriors", "gradients", "paths"))
+    assert loops_pay("posteriors", 800, 64) and not loops_pay("posteriors", 801, 1)
+    assert loops_pay("score", 800, 4) and not loops_pay("score", 129, 5)
+    assert loops_pay("gradients", 400, 1) and not loops_pay("gradients", 401, 1)
+    assert loops_pay("score", 160, 1, 80) and not loops_pay("score", 161, 1, 80)

@@ -228,7 +228,7 @@ def test_first_symbols_that_are_unlikely_leave_features_their_gradients(monkeypa
     table[0, 0] = -400.0
     found = []
     for most in (128, 0):
-        monkeypatch.setattr(_recursions, "_MOST_FEW", most)
+        monkeypatch.setattr(_recursions, "MOST", most)
         case = model.moved(model.embeddings, float).given(table)
         found.append(_learning.gradients(case, [np.arange(9)]))
     (log_prob, by_role), (expected, others) = found
@@ -240,7 +240,7 @@ def test_first_symbols_that_are_unlikely_leave_features_their_gradients(monkeypa
 @pytest.mark.parametrize("most", [128, 0])
 def test_a_first_state_that_underflows_may_be_the_one_that_stays(most, monkeypatch):
     """What is left after the first symbol hardly reaches the only state that emits the second."""
-    monkeypatch.setattr(_recursions, "_MOST_FEW", most)
+    monkeypatch.setattr(_recursions, "MOST", most)
     start, far = [1.0, 1e-250, 0.0], 1e-139
     moves = np.array([[1.0, far, far], [0.5, 0.5, far], [0.5, far, 0.5]])
     table = np.array([[-620.0, -200.0, 0.0], [-2000.0, 0.0, -2000.0]])

@@ -1,4 +1,4 @@
-"""Recursions over sequences for few states: their matrix of transitions and compiled loops.
+"""Recursions over sequences for few states: loops over their matrix of transitions.
 
 Posteriors are shares, divided by their sum at every position. Where no transition is below the
 root of the least number, every state is predicted with at least that share: what has underflowed
@@ -11,7 +11,31 @@ from functools import cached_property
 import numpy as np
 
 SURE = 1e-140  # least share with which losses of 1e-308, relative to its square, stay negligible
+FEW = 128  # states up to which loops beat products in all tasks
+MOST = 800  # states up to which they do in some
 _BLOCK_ENTRIES = 2**25  # values of best paths that are kept at once
+
+
+def loops_pay(task, n_states, n_sequences, n_features=None):
+    """Return whether loops over the matrix of transitions beat products of all sequences at once.
+
+    ``python benchmarks/hmm.py --loops`` prints the times of both. A product reads the matrix once
+    for all sequences, loops once for each; beyond some hundred states that is most of the time.
+
+    Parameters
+    ----------
+    task : {"score", "posteriors", "gradients", "paths"}
+        What is computed.
+    n_states, n_sequences : int
+        Numbers of states and of sequences.
+    n_features : int, default=None
+        Number of features of transitions; None for the exact kernel.
+    """
+    if n_features is not None and n_states > max(FEW, 2 * n_features):
+        return False  # products with features go over fewer numbers
+    if n_states <= FEW or task in ("posteriors", "paths"):
+        return n_states <= MOST
+    return n_sequences <= 4 and n_states <= (MOST if task == "score" else MOST // 2)
 
 
 class FewStates:

@@ -373,7 +373,7 @@ def _all_counts(model, sequences, repeats):
     """Return the log probability and expected counts of sequences, weighted by `repeats`."""
     log_prob, total = 0.0, None
     for batch, weights in _batches(model, sequences, repeats):
-        run = model.run(batch) if (weights == 1).all() else None
+        run = model.run("gradients", batch) if (weights == 1).all() else None
         # Counts of logarithms know nothing of features.
         if run is not None and (model.transition.T is None or not run.in_logs):
             batch_log_prob, counts = _counts_of_few(model, run)

@@ -23,7 +23,7 @@ from .._memory import check_fits
 from .._sums import LogMatrix, differences, finite, log_sum_exp
 from ._belief_propagation import ANY, BeliefPropagation
 from ._corrections import Corrected
-from ._few import FewStates, joined
+from ._few import FEW, MOST, FewStates, joined, loops_pay
 from ._potentials import (
     Dense,
     LowRank,
@@ -36,9 +36,9 @@ from ._potentials import (
 from ._rank_space import RankSpace
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
-_MOST_FEW = 128  # states up to which loops beat products with vectors
 _ROUNDING = 1e-10  # of posteriors, relative, after the products of long sequences
 _BLOCK_ENTRIES = 2**22  # pairs of states held at once
+_KEPT_ENTRIES = 2**27  # posteriors that loops keep at once where there are many states
 # Sums above this lose no more than a negligible part of what has underflowed.
 LEAST = {np.dtype(np.float64): 1e-280, np.dtype(np.float32): 1e-26}
 
@@ -328,11 +328,11 @@ class Model:
     @cached_property
     def _few(self):
         """The recursions of few states, or None where there are none."""
-        is_dense = isinstance(self.transition.pair, Dense)
+        move, n = self.transition, len(self.start)
+        is_dense = isinstance(move.pair, Dense)
         is_possible = is_dense or not self.in_logs
-        if not is_possible or self.dtype != np.float64 or len(self.start) > _MOST_FEW:
+        if not is_possible or self.dtype != np.float64 or n > MOST:
             return None
-        move = self.transition
         A = move.R if move.T is None else move.R @ move.T
         few = FewStates(A, self.log_start, partial(move.pair.log_rows, slice(None)))
         return few if few.is_safe or is_dense else None
@@ -345,24 +345,34 @@ class Model:
 
     @property
     def has_few(self):
-        """Whether recursions are those of few states."""
-        return self._few is not None
+        """Whether all recursions are those of few states."""
+        return len(self.start) <= FEW and self._few is not None
 
-    def _kernels(self, sequences):
+    def _kernels(self, task, sequences):
         """Return the kernels that few states go through, or None for the products below."""
-        if self._few is None or self._log_emissions is None:
+        move = self.transition
+        if self._log_emissions is None or isinstance(move.pair, Corrected):
+            return None
+        n_features = None if move.T is None else len(move.T)
+        pays = loops_pay(task, len(self.start), len(sequences), n_features)
+        if not (pays or self.in_logs) or self._few is None:
             return None
         kernels = of_recursions(sum(map(len, sequences)))
         is_wide = len(sequences) > 4 and self._few.is_safe  # products take sequences side by side
         return None if is_wide and kernels is plain else kernels
 
-    def run(self, sequences, keeps=True):
-        """Return a pass over sequences by the recursions of few states, or None."""
-        kernels = self._kernels(sequences)
+    def run(self, task, sequences):
+        """Return a pass over sequences by the recursions of few states, or None.
+
+        The task is "score", "posteriors" or "gradients".
+        """
+        kernels, keeps = self._kernels(task, sequences), task != "score"
+        n_rows = sum(map(len, sequences))
         if kernels is None:
             return None
         if keeps:
-            n_rows = sum(map(len, sequences))
+            if len(self.start) > FEW and n_rows * len(self.start) > _KEPT_ENTRIES:
+                return None  # products keep segments alone
             check_fits(8 * n_rows * len(self.start), f"X with {n_rows} rows", "posteriors")
         table = self._log_emissions, self._kept_weights
         return self._few.run(kernels, table, *joined(sequences), keeps)
@@ -378,7 +388,7 @@ class Model:
 
     def log_prob(self, sequences):
         """Return the log probability of the symbols of every sequence."""
-        if run := self.run(sequences, False):
+        if run := self.run("score", sequences):
             return run.log_probs - self.log_normaliser(sequences)
         order = np.argsort([-len(sequence) for sequence in sequences], kind="stable")
         ordered, totals = [sequences[i] for i in order], np.zeros(len(sequences))
@@ -391,7 +401,7 @@ class Model:
 
     def first_impossible(self, sequence):
         """Return the first position of a sequence that has no probability."""
-        if run := self.run([sequence], False):
+        if run := self.run("score", [sequence]):
             return int(np.argmax(run.log_norms == -np.inf))
         logs = (log_norms[0] for _, _, log_norms in self.filtered([sequence]))
         return next(t for t, log_norm in enumerate(logs) if log_norm == -np.inf)
@@ -405,7 +415,7 @@ class Model:
             return np.zeros(len(sequences))
         lengths = np.array([len(sequence) for sequence in sequences])
         every = np.full(lengths.max(), ANY)
-        if run := self.run([every], False):
+        if run := self.run("score", [every]):
             return np.cumsum(run.log_norms)[lengths - 1]
         log_norms = [log_norms[0] for _, _, log_norms in self.filtered([every])]
         return np.cumsum(log_norms)[lengths - 1]
@@ -459,7 +469,7 @@ class Model:
 
     def all_posteriors(self, sequences, filtered=False):
         """Return the posteriors of all positions given all symbols, or those up to each."""
-        if run := self.run(sequences):
+        if run := self.run("posteriors", sequences):
             return run.posteriors() if filtered else run.smoothed()
         out = np.empty((sum(map(len, sequences)), len(self.start)), dtype=self.dtype)
         begin = 0
@@ -471,7 +481,7 @@ class Model:
 
     def likeliest(self, sequences):
         """Return the state of largest posterior at every position."""
-        if run := self.run(sequences):
+        if run := self.run("posteriors", sequences):
             return run.kernels.largest_places(run.smoothed(), _ROUNDING)
         path, begin = np.empty(sum(map(len, sequences)), dtype=int), 0
         for sequence in sequences:
@@ -483,7 +493,7 @@ class Model:
 
     def last_posterior(self, sequence):
         """Return the posterior of the last position."""
-        if run := self.run([sequence], False):
+        if run := self.run("score", [sequence]):
             return run.posteriors()[-1]
         return deque(self.past(sequence), maxlen=1).pop()[1].astype(self.dtype, copy=False)
 
@@ -515,7 +525,7 @@ class Model:
 
         The logs of all transitions are kept if there are few, and otherwise computed in blocks.
         """
-        if kernels := self._kernels(sequences):
+        if kernels := self._kernels("paths", sequences):
             return self._few.viterbi(kernels, self._log_emissions, *joined(sequences))
         n, logs, paths, turned = len(self.start), [], [], self.transition.pair.turned
         enter = Dense(turned.matrix).maxima if n**2 <= _BLOCK_ENTRIES else turned.maxima

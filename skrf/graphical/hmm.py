@@ -719,7 +719,7 @@ class KernelHMM(MaximumLikelihood):
             The result of `predict_proba`.
         """
         model, sequences = self._possible(X, lengths, log_likelihood)
-        if run := model.run(sequences):
+        if run := model.run("posteriors", sequences):
             log_prob = run.log_probs - model.log_normaliser(sequences)
             return float(log_prob.sum()), run.smoothed()
         return float(model.log_prob(sequences).sum()), model.all_posteriors(sequences)
