@@ -190,7 +190,7 @@ def test_several_labels_per_row_dense_sparse_and_in_batches(model):
         )
 
 
-@pytest.mark.parametrize("model", [MANY[0], MANY[1], MANY[3]], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("model", MANY[:3], ids=lambda m: type(m).__name__)
 def test_several_labels_per_row_on_dask(model):
     da, skrf_dask = pytest.importorskip("dask.array"), pytest.importorskip("skrf.dask")
     X, Y = (da.from_array(part, chunks=(40, 3)) for part in (ROWS, LABELS))

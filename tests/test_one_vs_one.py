@@ -29,7 +29,7 @@ from skrf.regression.data import Targets, stratified
 from skrf.regression.decide import Argmax, best_classes, of_pairs, votes
 from skrf.regression.moments import moments_of_groups, moments_of_rows
 from skrf.regression.rows import RowSystem
-from skrf.regression.search import Candidate, Task, at_one_sigma, candidate_sigmas, of_two_classes
+from skrf.regression.search import Equal, RidgeSearch, simplest, two_best_sigmas
 from skrf.regression.solve import solve_problems
 
 RNG = np.random.default_rng(0)
@@ -110,29 +110,21 @@ def test_a_pair_that_is_level_but_for_rounding_gives_half_a_vote_to_each():
         assert_allclose(totals, [expected], rtol=1e-8)
 
 
-def test_decisions_are_scored_at_two_best_sigmas_and_smaller_ones():
+def test_a_second_look_is_taken_at_two_best_sigmas():
     """The best is the least of those that are equal but for rounding."""
-    sigmas = np.repeat([0.5, 1.0, 2.0, 3.0, 4.0], 2)
+    sigmas = [0.5, 1.0, 2.0, 3.0, 4.0]
+    params = [{"sigma": sigma, "alpha": alpha} for sigma in sigmas for alpha in (0.1, 1.0)]
     for noise in (0.0, 1e-15, -1e-15):
         scores = np.array([-9, -8, -9, -0.5, -9, -0.6, -9, -0.3, -9, -0.3 + noise])
-        table = {"param_sigma": sigmas, "mean_test_score": scores}
-        assert_array_equal(candidate_sigmas(table), [3.0, 4.0, 2.0, 1.0])
+        table = {"params": params, "mean_test_score": scores}
+        assert two_best_sigmas(table) == [3.0, 4.0]
         table["mean_test_score"] = scores[::-1]
-        assert_array_equal(candidate_sigmas(table), [0.5, 1.0])
+        assert two_best_sigmas(table) == [0.5, 1.0]
 
 
-def test_a_smaller_sigma_must_be_better_by_a_standard_error():
-    def best(scores, n_rows):
-        candidates = [
-            Candidate(Argmax(), sigma, 1.0, score)
-            for sigma, score in zip([3.0, 4.0, 2.0], scores, strict=True)
-        ]
-        return [one.sigma for one in at_one_sigma(candidates, [3.0, 4.0, 2.0], n_rows)]
-
-    assert best([0.60, 0.61, 0.62], 1000) == [4.0]
-    assert best([0.60, 0.61, 0.63], 1000) == [2.0]
-    assert best([0.60, 0.61, 0.62], 4000) == [2.0]
-    assert best([0.60, 0.60, 0.60], 1000) == [3.0]
+def test_of_equal_points_the_least_sigma_and_the_largest_alpha_win():
+    scores = {(2.0, 1.0): 0.9, (1.0, 0.1): 0.9, (1.0, 1.0): 0.9 - 1e-9, (0.5, 1.0): 0.8}
+    assert simplest(scores, Equal(1.0)) == (1.0, 1.0)
 
 
 def test_batches_and_merged_parts_equal_one_fit():
@@ -203,43 +195,30 @@ def test_two_classes_have_one_regression():
 
 
 @pytest.mark.parametrize("feature_map", [MAP, ClusterNystroem(30, random_state=0)], ids=repr)
-def test_a_search_takes_the_decision_that_is_best_on_held_out_rows(feature_map):
+@pytest.mark.parametrize("decision", ["auto", *DECISIONS])
+def test_the_most_accurate_point_of_two_sigmas_wins(feature_map, decision):
+    """The definition, by fits to every fold under the map of all rows."""
+    folds, alphas = list(StratifiedKFold(3).split(X, y)), [1e-3, 0.1, 1.0]
+    search = ApproxKernelRidgeClassifierCV(
+        feature_map, sigmas=[0.3, 0.8, 2.0], alphas=alphas, decision=decision
+    ).fit(X, y)
+    name = "one-vs-one" if decision == "auto" else decision
+    assert search.decisions_ == name
+    table, sigmas = search.cv_results_["mean_test_score"].reshape(3, -1), np.array([0.3, 0.8, 2.0])
     scores = {}
-    for decision in DECISIONS:
-        search = ApproxKernelRidgeClassifierCV(feature_map, sigmas=3, cv=3, decision=decision)
-        search.fit(X, y)
-        assert search.decisions_ == decision
-        scores[decision] = search
-    auto = ApproxKernelRidgeClassifierCV(feature_map, sigmas=3, cv=3).fit(X, y)
-    assert set(auto.decision_scores_) == set(DECISIONS)
-    best = max(auto.decision_scores_.values())
-    margin = np.sqrt(best * (1 - best) / len(y))  # which a smaller sigma must be better by
-    assert auto.decision_scores_[auto.decisions_] > best - margin
-    # Alone, other candidates may be dropped after the first fold.
-    alone = scores["one-vs-one"].decision_scores_
-    assert alone == {"one-vs-one": pytest.approx(auto.decision_scores_["one-vs-one"], abs=0.03)}
+    for sigma in sigmas[np.argsort(-table.max(axis=1))[:2]]:
+        whole = FrozenEstimator(clone(feature_map).set_params(sigma=sigma).fit(X))
+        for alpha in alphas:
+            plain = ApproxKernelRidgeClassifier(whole, alpha=alpha, decision=name)
+            right = [plain.fit(X[train], y[train]).score(X[test], y[test]) for train, test in folds]
+            scores[sigma, alpha] = np.mean(right)
+    assert scores[search.sigma_, search.alpha_] == pytest.approx(max(scores.values()), abs=1e-4)
     # The model is a plain one with the parameters that were chosen.
     plain = ApproxKernelRidgeClassifier(
-        feature_map, sigma=auto.sigma_, alpha=auto.alpha_, decision=auto.decisions_
+        feature_map, sigma=search.sigma_, alpha=search.alpha_, decision=name
     )
-    assert_allclose(auto.component_coef_, plain.fit(X, y).component_coef_, rtol=1e-8, atol=1e-10)
-    assert auto.best_score_ == score_at_choice(auto)
-
-
-def test_scores_of_a_search_are_those_of_its_folds():
-    from sklearn.model_selection import StratifiedKFold
-
-    folds = list(StratifiedKFold(3).split(X, y))
-    search = ApproxKernelRidgeClassifierCV(
-        MAP, sigmas=[0.5], alphas=[0.1], cv=folds, decision="one-vs-one"
-    ).fit(X, y)
-    expected = [
-        ApproxKernelRidgeClassifier(MAP, sigma=0.5, alpha=0.1, decision="one-vs-one")
-        .fit(X[train], y[train])
-        .score(X[test], y[test])
-        for train, test in folds
-    ]
-    assert search.decision_scores_["one-vs-one"] == pytest.approx(np.mean(expected), abs=1e-12)
+    assert_allclose(search.component_coef_, plain.fit(X, y).component_coef_, rtol=1e-8, atol=1e-10)
+    assert search.best_score_ == score_at_choice(search)
 
 
 class Memory(TransformerMixin, BaseEstimator):
@@ -264,10 +243,10 @@ def test_permuted_labels_score_at_chance(decision):
     Z, labels = load_iris(return_X_y=True)
     Z = Z + RNG.normal(scale=1e-3, size=Z.shape)  # no equal rows
     labels = RNG.permutation(labels)
-    search = ApproxKernelRidgeClassifierCV(Memory(), sigmas=[1.0], cv=3, decision=decision).fit(
-        Z, labels
-    )
-    assert max(search.decision_scores_.values()) < 0.5  # 1 if a held-out row was seen
+    search = ApproxKernelRidgeClassifierCV(
+        Memory(), sigmas=[1.0], cv=3, decision=decision, scoring="accuracy"
+    ).fit(Z, labels)
+    assert search.best_score_ < 0.5  # 1 if a held-out row was seen
     assert search.score(Z, labels) == 1.0
 
 
@@ -280,7 +259,8 @@ def test_held_out_ties_go_to_the_first_class_whatever_the_rounding():
 
 def test_alphas_above_one_are_not_tried_for_pairs_unless_there_are_no_others():
     def tried(decision, alphas):
-        return Task(None, None, None, np.array(alphas)).alphas_for(decision).tolist()
+        search = RidgeSearch(None, None, None, np.array(alphas), decision=decision)
+        return search._decided_alphas.tolist()
 
     assert tried(OneVsOne(), [1.0, 10.0, 0.1]) == [0.1, 1.0]
     assert tried(Argmax(), [0.1, 10.0]) == [0.1, 10.0]
@@ -494,23 +474,6 @@ def test_the_best_scale_is_that_of_a_parabola():
         assert decide.best_scale(of_scales) == pytest.approx(2.0**exponent, rel=1e-12)
 
 
-def test_no_candidate_leaves_where_a_scorer_decides():
-    """Scores other than accuracy have no standard error of counts."""
-    calls = {}
-
-    def minus_a_cost(model, rows, labels):
-        calls[len(labels)] = calls.get(len(labels), 0) + 1
-        return -np.mean(np.abs(model.predict(rows) - labels) ** 2)
-
-    ends = [(0, 60), (60, 130), (130, 240)]
-    cv = [(np.delete(np.arange(240), np.arange(*end)), np.arange(*end)) for end in ends]
-    search = ApproxKernelRidgeClassifierCV(
-        MAP, sigmas=2, alphas=(1e-2, 1.0, 1e4), cv=cv, scoring=minus_a_cost, random_state=0
-    )
-    search.fit(X, y)
-    assert calls[60] == calls[70] == calls[110] > 3 * len(search.decision_scores_)
-
-
 def test_probabilities_of_batches_and_without_any():
     search = ApproxKernelRidgeClassifierCV(MAP, sigmas=3, random_state=0)
     expected = search.fit(X, y).predict_proba(Q)
@@ -533,42 +496,20 @@ def test_probabilities_of_batches_and_without_any():
         without.predict_proba(Q)
 
 
-def test_two_classes_are_told_apart_by_accuracy_if_it_is_clear():
-    """Squared errors are least at a kernel that is too narrow for a sharp, smooth border."""
+def test_two_classes_are_told_apart_by_accuracy():
+    """Squared errors are least at a penalty that is too small for a sharp, smooth border."""
     X, y = make_hastie_10_2(5000, random_state=0)
     search = ApproxKernelRidgeClassifierCV(random_state=0).fit(X[:3000], y[:3000])
     table = search.cv_results_
     least = np.argmax(table["mean_test_score"])
     sigma, alpha = table["param_sigma"][least], table["param_alpha"][least]
     assert (search.sigma_, search.alpha_) != (sigma, alpha) and search.sigma_ <= sigma
-    assert search.decision_scores_ == {"argmax": pytest.approx(0.97, abs=0.01)}
     assert search.best_score_ < table["mean_test_score"][least]
     plain = ApproxKernelRidgeClassifier(
         ClusterNystroem(512, sigma=sigma), alpha=alpha, random_state=0
     )
     before = plain.fit(X[:3000], y[:3000]).score(X[3000:], y[3000:])
     assert search.score(X[3000:], y[3000:]) > before + 0.01
-
-
-def test_of_two_classes_the_least_error_stays_unless_another_is_better_by_a_standard_error():
-    def candidate(sigma, alpha, score):
-        return Candidate(Argmax(), sigma, alpha, score)
-
-    first, other = candidate(1.0, 0.1, 0.9), candidate(0.5, 1.0, 0.905)
-    chosen = of_two_classes
-    assert chosen([other, first], 1.0, 0.1, 1000) == [first]  # a standard error is .0093
-    assert chosen([other, first], 1.0, 0.1, 10_000) == [other, first]  # .0029
-    assert chosen([other], 1.0, 0.1, 10) == [other]  # the first has lost the race
-
-
-def test_a_standard_error_is_that_of_the_better_accuracy():
-    """sqrt(.909 * .091 / 1000) = .00909."""
-    first = Candidate(Argmax(), 1.0, 0.1, 0.9)
-    for score, is_clear in ((0.9090, False), (0.9092, True)):
-        other = Candidate(Argmax(), 0.5, 1.0, score)
-        assert (len(of_two_classes([other, first], 1.0, 0.1, 1000)) == 2) == is_clear
-        best = at_one_sigma([first, other], [1.0, 2.0, 0.5], 1000)
-        assert best == ([other] if is_clear else [first])
 
 
 def test_a_single_class_is_served_by_searches():
@@ -677,7 +618,7 @@ def test_a_search_in_rows_scores_folds_of_pairs(in_rows):
             if code in pair:
                 errors.append((row[number] - (1 if code == pair[1] else -1)) ** 2)
     assert table["split0_test_score"][2] == pytest.approx(-np.mean(errors), rel=1e-8)
-    assert model.decisions_ == "one-vs-one" and set(model.decision_scores_) == {"one-vs-one"}
+    assert model.decisions_ == "one-vs-one"
     rest = {"sigma": model.sigma_, "alpha": model.alpha_}
     again = clone(EXACT).set_params(**rest).fit(X[:120], y[:120])
     assert_allclose(model.decision_function(Q), again.decision_function(Q), rtol=1e-9)
@@ -695,8 +636,8 @@ def test_a_search_in_rows_looks_at_a_part_of_many_rows(in_rows):
     assert model.n_samples_searched_ == len(stratified(y, 150, 64)) < 240
     assert_array_equal(clone(search).fit(X, y).dual_coef_, model.dual_coef_)
     shuffled = np.random.default_rng(0).permutation(y)
-    scores = clone(search).set_params(scoring=None).fit(X, shuffled).decision_scores_
-    assert scores["one-vs-one"] < 0.45  # a quarter by chance
+    chance = clone(search).set_params(scoring="accuracy").fit(X, shuffled)
+    assert chance.best_score_ < 0.45  # a quarter by chance
 
 
 def test_the_rows_of_a_search_are_not_those_of_splitters(in_rows, monkeypatch):
@@ -722,8 +663,8 @@ def test_more_rows_may_ask_for_a_narrower_kernel(monkeypatch, in_rows):
     given = {"sigmas": [0.3, 1.0, 3.0], "alphas": [1e-3, 1e-1, 10.0], "subsample": 120}
     few = ApproxKernelRidgeClassifierCV("exact", **given)
     with monkeypatch.context() as context:
-        compared = "skrf.regression.search._compared"
-        context.setattr(compared, lambda task, source, chosen, _: (chosen, None))
+        compared = "skrf.regression.search.RidgeSearch._compared"
+        context.setattr(compared, lambda search, source, best, _: (best, None))
         plain = few.fit(rows, cells)
     monkeypatch.setattr("skrf.regression.search._MOST_EXACT", 900)
     monkeypatch.setattr("skrf.regression.search._BEST", 1)  # it goes on from the best alone

@@ -74,15 +74,14 @@ class Held:
         """Return the scores of the classes for an alpha, (n, n_classes), of two for the second."""
         return decision.read(self.values[place], self.solutions[place])
 
-    def judged(self, place, decision):
-        """Return the share of the rows that a decision gets right, and losses; see `losses`."""
+    def log_losses(self, place, decision):
+        """Return the mean log losses of a decision for all multipliers; see `losses`."""
         codes, weights = self.rows.values.values, self.rows.score_weights
         scores = self.scores_at(place, decision)
         is_of_pairs = scores.shape[1] == 1 or decision.is_of_pairs
         seen = self.values[place] if is_of_pairs else scores
-        right = np.average(best_classes(scores, rounding_of(self.rows.X)) == codes, weights=weights)
         total = len(codes) if weights is None else weights.sum()
-        return np.append(right, losses(seen, codes, weights, is_of_pairs) / total)
+        return losses(seen, codes, weights, is_of_pairs) / total
 
     def accuracies(self, decision):
         """Return the shares of the rows that a decision gets right, (n_alphas,)."""

@@ -33,7 +33,7 @@ from .._validation import (
     validate_rows,
 )
 from .._warnings import note_names, once
-from ..features import ClusterNystroem, RFFSampler
+from ..features import ClusterNystroem, RFFSampler, columns_of
 from .base import (
     CLASS_WEIGHT,
     SIGMA,
@@ -83,16 +83,15 @@ from .near_far import NearFarRows, check_leaves
 from .rows import ExactRows, KernelMap
 from .search import (
     ROUNDING,
-    Choice,
     Equal,
+    RidgeSearch,
+    SearchResult,
     SearchRows,
-    Task,
-    best_of,
+    best_point,
     grid_of,
     positive_array,
     scorer_of,
     search,
-    searched,
     sigma_grid,
 )
 from .solve import Spectrum, solve_posterior, solve_problems
@@ -861,9 +860,9 @@ def _searched(draft, y, data, groups=None):
     Where pairs of classes are solved in their own rows, it is an unsolved fit to all of them.
     """
     y, rows = rows_of_folds(draft, y, data)
-    choice = searched(_task(draft, rows, _splits(draft, y, rows, groups)))
-    draft._take(choice)
-    return _chosen_fit(draft, data, choice)
+    result = _search(draft, rows, _splits(draft, y, rows, groups)).run()
+    draft._take(result)
+    return _chosen_fit(draft, data, result)
 
 
 def _is_closed_form(self):
@@ -903,12 +902,12 @@ def _take_alpha(draft, moments, errors):
     rounding = ROUNDING * np.mean(moments.squares) / moments.total
     equal = Equal(rounding=rounding, unit=moments.unit.max())
     grid = grid_of(sigmas, positive_array("alphas", draft.alphas))
-    found = search(grid, lambda sigma: [-errors], equal, is_split=False)
-    draft._take(Choice(best_of(found), found.table))
+    table = search(grid, lambda sigma: [-errors], equal, is_split=False)
+    draft._take(SearchResult(*best_point(table), table))
 
 
-def _task(draft, data, splits):
-    """Return the task of a search."""
+def _search(draft, data, splits):
+    """Return the search of an estimator."""
     most = draft.subsample if draft.max_leaf_size is None else None
     rows, sigmas = SearchRows(data, splits, draft.cv, most), np.array([])
     sample = rows.first[0]
@@ -922,16 +921,16 @@ def _task(draft, data, splits):
         feature_map = draft._map_at(sigma, sample)
         learns = needs_targets(feature_map, sample.target)
         draft._check_size(feature_map, sample, 2 if learns else 4 * len(splits))
-    return Task(
+    return RidgeSearch(
         rows=rows,
         feature_map=feature_map,
         sigmas=sigmas,
         alphas=positive_array("alphas", draft.alphas),
-        score=scorer_of(draft),
+        scorer=scorer_of(draft),
         learns=learns,
         max_leaf_size=draft.max_leaf_size,
         verbose=draft.verbose,
-        **draft._of_classes(is_of_pairs),
+        **draft._of_classes(feature_map, len(sample.y)),
     )
 
 
@@ -945,17 +944,17 @@ def needs_targets(feature_map, target):
     return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(target)
 
 
-def _chosen_fit(draft, data, choice):
-    if choice.fit is None:
-        return draft._fit_pairs(data, choice.best.sigma)
-    feature_map = draft._map_at(choice.best.sigma or None, data)
+def _chosen_fit(draft, data, result):
+    if result.fit is None:
+        return draft._fit_pairs(data, result.sigma)
+    feature_map = draft._map_at(result.sigma or None, data)
     is_exact = isinstance(draft.feature_map, str)  # with every row a landmark
     if isinstance(feature_map, ClusterNystroem) and not (is_exact or is_classifier(draft)):
-        fitted_map = choice.fit(choice.best.sigma)  # numbers keep the landmarks of the search
+        fitted_map = result.fit(result.sigma)  # numbers keep the landmarks of the search
     elif draft.sigmas is None:
         fitted_map = data.fitted(feature_map)
     else:
-        fitted_map = data.fit_at_sigma(feature_map)(choice.best.sigma)
+        fitted_map = data.fit_at_sigma(feature_map)(result.sigma)
     return draft._fit_with(fitted_map, data)
 
 
@@ -976,7 +975,7 @@ def _without_moments(self):
     return self
 
 
-class RidgeSearch:
+class RidgeCV:
     """What both searches share: a fit that searches, of rows at once or in batches."""
 
     @once()
@@ -1042,24 +1041,21 @@ class RidgeSearch:
     def _obstacle_to_batches(self):
         return super()._obstacle_to_batches() or HAS_FOLDS
 
-    def _take(self, choice):
+    def _take(self, result):
         """Set what a search tells."""
-        best = choice.best
-        self.alpha_, self.best_score_, self.cv_results_ = best.alpha, choice.score, choice.table
-        if best.sigma:
-            self.sigma_ = best.sigma
-        if choice.n_rows is not None:
-            self.n_samples_searched_ = choice.n_rows
-        if best.decision is not None:
-            self.decisions_, self.probability_scale_ = name_of(best.decision), choice.scale
-        if choice.decision_scores:
-            self.decision_scores_ = choice.decision_scores
+        self.alpha_, self.best_score_, self.cv_results_ = result.alpha, result.score, result.table
+        if result.sigma:
+            self.sigma_ = result.sigma
+        if result.n_rows is not None:
+            self.n_samples_searched_ = result.n_rows
+        if result.decision is not None:
+            self.decisions_, self.probability_scale_ = name_of(result.decision), result.scale
 
 
 # ---------------------------------------------------------------- the estimators
 
 
-class ApproxKernelRidgeCV(RidgeSearch, ApproxKernelRidge):
+class ApproxKernelRidgeCV(RidgeCV, ApproxKernelRidge):
     """Ridge regression on random features that chooses sigma and alpha itself.
 
     With ``sigmas``, every pair of sigma and alpha is scored by cross-validation, in one pass over
@@ -1182,22 +1178,20 @@ class ApproxKernelRidgeCV(RidgeSearch, ApproxKernelRidge):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _of_classes(self, is_of_pairs=False):
+    def _of_classes(self, feature_map, n_rows):
         return {}
 
     def _finished(self, fitted):
         return _without_moments(super()._finished(_with_alpha(self, fitted)))
 
 
-class ApproxKernelRidgeClassifierCV(RidgeSearch, ApproxKernelRidgeClassifier):
+class ApproxKernelRidgeClassifierCV(RidgeCV, ApproxKernelRidgeClassifier):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
     The search is that of `ApproxKernelRidgeCV`, on targets of -1 and 1 for every class; the score
-    is their negative mean squared error. The two best values of sigma and up to two smaller ones
-    are then scored again, with the same maps, by the accuracy of every decision rule on held-out
-    rows. A smaller sigma is taken only if it is better by a standard error; with two classes, the
-    same holds for any pair of sigma and alpha other than the one with the least squared error.
-    Predictions are those of `ApproxKernelRidgeClassifier`.
+    is their negative mean squared error. The two best values of sigma
+    get a second look, with the same maps: the pair of sigma and alpha wins whose decisions are the
+    most accurate on held-out rows. Predictions are those of `ApproxKernelRidgeClassifier`.
 
     Parameters
     ----------
@@ -1217,21 +1211,17 @@ class ApproxKernelRidgeClassifierCV(RidgeSearch, ApproxKernelRidgeClassifier):
     cv : int, splitter or iterable of splits, default=3
         As in `ApproxKernelRidgeCV`; with an int, folds are stratified.
     scoring : str or callable, default=None
-        Score to maximise, as in `ApproxKernelRidgeCV`, for decision rules as well; None is the
-        negative mean squared error, and accuracy for decision rules. For scores of probabilities,
-        their scale, a single number, is fitted to the test rows.
+        Score to maximise, as in `ApproxKernelRidgeCV`; None is the negative mean squared error,
+        and the accuracy for the second look. For scores of probabilities, their scale, a single
+        number, is fitted to the test rows.
     subsample : int or None, default=4096
         About how many rows all pairs are scored on, if there are more, drawn from every class in
         proportion to its size, but at least 64 of each. The best three are then compared on one
         split of up to four times as many. None scores all rows. Ignored with `max_leaf_size`.
     max_leaf_size : int, default=None
         As in `ApproxKernelRidgeClassifier`, and as in `ApproxKernelRidgeCV` for the search.
-        "auto" is then "one-vs-one".
     decision : {"auto", "argmax", "discriminants", "one-vs-one"} or Decision, default="auto"
-        Decision rule for K > 2 classes: the largest of K regressions on -1 and 1, the linear
-        discriminants that follow from them, or the votes of one regression per pair of classes.
-        Votes are usually the most accurate with a few thousand rows, but take K (K - 1) / 2 linear
-        solves. "auto" takes the rule that is most accurate on held-out rows; ties go to the first.
+        As in `ApproxKernelRidgeClassifier`.
     class_weight : dict, "balanced" or None, default=None
         Factors for the row weights of each class, {label: factor}; missing labels have a factor of
         1. "balanced" is the weight of all rows divided by K times that of the class, as in
@@ -1250,8 +1240,6 @@ class ApproxKernelRidgeClassifierCV(RidgeSearch, ApproxKernelRidgeClassifier):
         Whether y is multilabel, with columns of 0 and 1.
     decisions_ : str
         The decision rule in use; "argmax" for two classes.
-    decision_scores_ : dict of float
-        The best accuracy, or score, on held-out rows of every decision rule that was tried.
     probability_scale_ : float
         Multiplier of the decision values in `predict_proba`, which minimises the log loss on
         held-out rows.
@@ -1335,25 +1323,20 @@ class ApproxKernelRidgeClassifierCV(RidgeSearch, ApproxKernelRidgeClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _of_classes(self, is_of_pairs=False):
-        """Return what a task knows of classes, and the decisions among which it chooses."""
+    def _of_classes(self, feature_map, n_rows):
+        """Return what a search knows of classes."""
         if self.multilabel_:
             return {"is_multilabel": True}
-        if len(self.classes_) <= 2:
-            decisions = (Argmax(),)
-        elif not isinstance(self.decision, str) or self.decision != "auto":
-            decisions = (self._decision(0),)
-        elif is_of_pairs or self.max_leaf_size is not None:
-            decisions = (DECISIONS["one-vs-one"],)
-        else:
-            decisions = tuple(DECISIONS.values())
-        return {"classes": self.classes_, "decisions": decisions}
+        is_whole = feature_map is None or self.max_leaf_size is not None
+        n_columns = 0 if is_whole else columns_of(feature_map, n_rows) or 0
+        return {"classes": self.classes_, "decision": self._decision(n_columns)}
 
     def _solves_pairs(self, data):
         return self.sigmas is not None and super()._solves_pairs(data)
 
-    def _default_decision(self, n_columns):  # until held-out rows have chosen
-        return DECISIONS[vars(self).get("decisions_", "discriminants")]
+    def _default_decision(self, n_columns):
+        is_known = hasattr(self, "decisions_")  # of a search
+        return DECISIONS[self.decisions_] if is_known else super()._default_decision(n_columns)
 
     def _finished(self, fitted):
         return _without_moments(super()._finished(_with_alpha(self, fitted)))

@@ -1,14 +1,15 @@
-"""Searches: a strategy asks for points and is told their scores; the result is a value.
+"""The search of ridge estimators: which sigma and alpha suit held-out rows best.
 
-The search of ridge estimators asks which sigma, alpha and decision suit held-out rows best. All
-points are scored on the splits of a sample of the rows, under one map for all splits; where there
-are more rows, the best few points are compared again on one split of more of them, with the kind of
-map that is fitted in the end. In leaves, all points are scored on the same whole ones, whose rows
-are left out one by one. Nothing here knows an estimator: a task goes in, a choice comes out.
+All points are scored on the splits of a sample of the rows, under one map for all splits. Classes
+get a second look: at the two best values of sigma, the decision is scored by its accuracy. Where
+there are more rows, the best few points are compared again on one split of more of them, with the
+kind of map that is fitted in the end. In leaves, all points are scored on the same whole ones,
+whose rows are left out one by one. Nothing here knows an estimator: a `RidgeSearch` returns a
+`SearchResult`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
 from itertools import product
@@ -24,7 +25,7 @@ from .._progress import Progress
 from .._validation import check_positive, read_only
 from ..features import ClusterNystroem
 from .data import Data, Splits, contiguous, stratified
-from .decide import DECISIONS, Calibration, Decision, best_classes, best_scale, name_of, signs_of
+from .decide import Calibration, Decision, best_classes, best_scale, signs_of
 from .held import FeatureSource, KernelSource, LeafSource
 
 # Scores count as equal within this share of what the best one lacks, and within their rounding.
@@ -34,7 +35,6 @@ _MORE = 4  # times as many rows, on which the best points of a search are compar
 _MOST_EXACT = 9216  # rows of the exact kernel, on which they are
 _LANDMARKS = 256  # of a first look, at most, unless half of all are more
 _BEST = 3  # points that are compared
-_N_SMALLER = 2  # values of sigma than the best, at which decisions are scored, too
 SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
 _MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
 
@@ -97,44 +97,25 @@ class Equal:
 # ---------------------------------------------------------------- searches
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """What a search found.
-
-    Parameters
-    ----------
-    point : dict
-        The best values, by name.
-    score : float
-        Their mean score.
-    table : dict of ndarray
-        Scores of all points, named as in GridSearchCV.
-    """
-
-    point: dict
-    score: float
-    table: dict
-
-
 def search(
     grid: dict,
-    judge: Callable,
+    score_sigma: Callable,
     equal: Equal,
     *,
     verbose: int = 0,
     is_split: bool = True,
-) -> Found:
-    """Return what is `Found` in a grid of sigma and alpha.
+) -> dict:
+    """Return the table of scores of a grid of sigma and alpha, named as in GridSearchCV.
 
     Parameters
     ----------
     grid : dict of ndarray
         Values of ``"sigma"``, if the map has one, and of ``"alpha"``.
-    judge : callable
+    score_sigma : callable
         Given a sigma, which is 0 if the map has none, returns the scores of all splits,
         (n_splits, n_alphas).
     equal : Equal
-        Which scores are nearly the best. Of these, the smallest sigma and the largest alpha win.
+        Which scores are nearly the best. These have rank 1.
     verbose : int, default=0
         With 1, print a line for every sigma.
     is_split : bool, default=True
@@ -142,37 +123,62 @@ def search(
     """
     progress, sigmas, scores = Progress(verbose), grid.get("sigma", np.zeros(1)).tolist(), []
     for number, sigma in enumerate(sigmas, start=1):
-        scores.append(np.transpose(judge(sigma)))
+        scores.append(np.transpose(score_sigma(sigma)))
         if verbose:
             means = np.nan_to_num(scores[-1].mean(axis=1), nan=-np.inf)
             best = means.max() * equal.unit * equal.unit
             progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {best:.4g}")
     # In one order in memory, so that equal rows have means that are equal to the last bit.
     scores = np.ascontiguousarray(np.concatenate(scores))
-    place, table = _table(grid, scores, equal, is_split)
-    return Found(dict(table["params"][place]), float(table["mean_test_score"][place]), table)
-
-
-def _table(grid, scores, equal, is_split):
-    """Return the place of the best point, and the table of scores."""
     points = product(*(np.asarray(values).tolist() for values in grid.values()))
     params = [dict(zip(grid, values, strict=True)) for values in points]
     means = np.nan_to_num(scores.mean(axis=1), nan=-np.inf)
     means[equal(means)] = means.max()
     ranks = rankdata(-means, method="min").astype(int)
-    table = {f"param_{name}": np.array([values[name] for values in params]) for name in grid}
-    table |= {"params": params, "rank_test_score": ranks}
+    table: dict[str, Any] = {"params": params, "rank_test_score": ranks}
+    table |= {f"param_{name}": np.array([values[name] for values in params]) for name in grid}
     with np.errstate(over="ignore", invalid="ignore"):
         scores = scores * equal.unit * equal.unit
         table["mean_test_score"] = scores.mean(axis=1)
         if is_split:
             table["std_test_score"] = scores.std(axis=1)
             table |= {f"split{k}_test_score": score.copy() for k, score in enumerate(scores.T)}
-    place = max(
-        np.flatnonzero(ranks == 1),
-        key=lambda k: (-params[k].get("sigma", 0.0), params[k].get("alpha", 0.0)),
-    )
-    return place, {name: read_only(values) for name, values in table.items()}
+    return {name: read_only(values) for name, values in table.items()}
+
+
+def scores_of_points(table):
+    """Return the mean scores of a table by (sigma, alpha); sigma is 0 if the map has none."""
+    scores = table["mean_test_score"].tolist()
+    points = [(params.get("sigma", 0.0), params["alpha"]) for params in table["params"]]
+    return dict(zip(points, scores, strict=True))
+
+
+def best_point(table):
+    """Return the least sigma, with the largest alpha, of the points of rank 1."""
+    points = zip(scores_of_points(table), table["rank_test_score"], strict=True)
+    return min((point for point, rank in points if rank == 1), key=_sigma_then_alpha)
+
+
+def simplest(scores, equal):
+    """Return the least sigma, with the largest alpha, of the points that are nearly the best."""
+    are_best = equal(np.array(list(scores.values())))
+    points = zip(scores, are_best, strict=True)
+    return min((point for point, is_best in points if is_best), key=_sigma_then_alpha)
+
+
+def _sigma_then_alpha(point):
+    sigma, alpha = point
+    return sigma, -alpha
+
+
+def two_best_sigmas(table):
+    """Return the two best values of sigma in a table; of equals the least comes first."""
+    best = {}
+    for (sigma, _), score in scores_of_points(table).items():
+        best[sigma] = max(best.get(sigma, -np.inf), score)
+    sigmas = sorted(best)
+    first = simplest({(sigma, 0.0): best[sigma] for sigma in sigmas}, Equal())[0]
+    return [first] + sorted((s for s in sigmas if s != first), key=lambda s: -best[s])[:1]
 
 
 # ---------------------------------------------------------------- scorers
@@ -313,8 +319,44 @@ class SearchRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """What a search is asked.
+class SearchResult:
+    """What a search chose.
+
+    Parameters
+    ----------
+    sigma, alpha : float
+        The best values; sigma is 0 if the map has none.
+    table : dict of ndarray
+        Scores of all points, named as in GridSearchCV.
+    n_rows : int, default=None
+        Number of rows in the table; None if all were left out one by one.
+    decision : Decision, default=None
+        What classes are decided by; None where targets are numbers.
+    scale : float, default=None
+        The multiplier of values in `Calibration`.
+    fit : callable, default=None
+        Returns the map that scored the table, fitted at a sigma.
+    """
+
+    sigma: float
+    alpha: float
+    table: dict
+    n_rows: int | None = None
+    decision: Decision | None = None
+    scale: float | None = None
+    fit: Callable | None = None
+
+    @property
+    def score(self):
+        """The score of the chosen values in the table."""
+        return scores_of_points(self.table)[self.sigma, self.alpha]
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeSearch:
+    """A search of sigma and alpha: `run` returns those that suit held-out rows best.
+
+    A point is a pair of sigma and alpha.
 
     Parameters
     ----------
@@ -326,7 +368,7 @@ class Task:
         Values of sigma; none keeps that of the map.
     alphas : ndarray of float
         Penalties.
-    score : callable, default=None
+    scorer : callable, default=None
         Score of a fitted estimator, or what stands for one, and rows; None is the squared error,
         and the accuracy of decisions.
     learns : bool, default=False
@@ -335,8 +377,8 @@ class Task:
         Labels; None where targets are numbers, or several labels per row.
     is_multilabel : bool, default=False
         Whether rows have several labels.
-    decisions : tuple of Decision, default=()
-        The decisions to choose from.
+    decision : Decision, default=None
+        What classes are decided by.
     max_leaf_size : int, default=None
         As of the estimator.
     verbose : int, default=0
@@ -347,20 +389,57 @@ class Task:
     feature_map: Any
     sigmas: np.ndarray
     alphas: np.ndarray
-    score: Callable | None = None
+    scorer: Callable | None = None
     learns: bool = False
     classes: np.ndarray | None = None
     is_multilabel: bool = False
-    decisions: tuple = ()
+    decision: Decision | None = None
     max_leaf_size: int | None = None
     verbose: int = 0
+
+    def run(self):
+        """Return the `SearchResult`."""
+        first_look = self._on_few_landmarks()
+        source = first_look._source(self.rows.first, self.learns)
+        table = self._table(source)
+        scores, best = scores_of_points(table), best_point(table)
+        if self.n_classes > 1 and self.scorer is None:
+            scores = self._second_look(source, two_best_sigmas(table))
+            best = simplest(scores, Equal(1.0, SAME_ACCURACY))
+        if first_look is not self:
+            source = self._source(self.rows.first, self.learns)
+        best, held = self._compared(source, best, scores)
+        scale = None
+        if self.n_classes:
+            held = held or self._held(source, *best)
+            losses = [of_split.log_losses(0, self.decision) for of_split in held]
+            scale = best_scale(np.mean(losses, axis=0))
+        n_rows, fit = len(self.rows.first[0].y), getattr(source, "fit", None)
+        if self.max_leaf_size is not None:
+            n_rows = len(source.data.y)
+        return SearchResult(*best, table, n_rows, self.decision, scale, fit)
+
+    # ------------------------------------------------------------ what is scored
 
     @property
     def n_classes(self):
         """Number of classes; 0 for numbers."""
         return 0 if self.classes is None else len(self.classes)
 
-    def source(self, rows, learns, fit=None):
+    @property
+    def _decided_alphas(self):
+        """The penalties that are tried for the decision: of large ones the least at most."""
+        alphas = np.unique(self.alphas)
+        return alphas[alphas <= max(self.decision.most_alpha, alphas[0])]
+
+    @property
+    def _decided_problems(self):
+        """The problems of the decision; None if they are the targets of all rows."""
+        if not self.n_classes or (self.feature_map is not None and self.decision.uses_targets):
+            return None
+        return self.decision.problems(self.n_classes)
+
+    def _source(self, rows, learns, fit=None):
         """Return what makes values of held-out rows."""
         if self.feature_map is None:
             return KernelSource(*rows, self.n_classes)
@@ -372,356 +451,128 @@ class Task:
         sigma = float(self.sigmas[0]) if has_sigma else 0.0
         return LeafSource(source.fit, source.data, self.max_leaf_size, sigma)
 
-    def on_few_landmarks(self):
-        """Return the task of the first look at some of many rows, where half the landmarks do."""
+    def _on_few_landmarks(self):
+        """Return the search of the first look at some of many rows, where half the landmarks do."""
         is_sample = len(self.rows.first[0].y) < len(self.rows.data.y)
         if not (is_sample and isinstance(self.feature_map, ClusterNystroem)):
             return self
         n = max(self.feature_map.n_components // 2, min(self.feature_map.n_components, _LANDMARKS))
         return replace(self, feature_map=clone(self.feature_map).set_params(n_components=n))
 
-    @property
-    def first_decision(self):
-        """The decision that the table scores, if a scorer needs one."""
-        if not self.n_classes:
-            return None
-        is_known = DECISIONS["discriminants"] in self.decisions and len(self.decisions) > 1
-        return DECISIONS["discriminants"] if is_known else self.decisions[0]
+    def _held(self, source, sigma, *alphas):
+        """Return what is held of every split at a sigma and penalties."""
+        return source.held(sigma, alphas, self._decided_problems)
 
-    @property
-    def is_decided_again(self):
-        """Whether decisions are scored, at the best points of the table and near them."""
-        if self.n_classes < 2:
-            return False
-        if self.n_classes == 2:
-            return self.score is None
-        return len(self.decisions) > 1 or not (self.score or self.decisions[0].uses_targets)
+    # ------------------------------------------------------------ scores
 
-    def alphas_for(self, decision):
-        """Return the penalties that are tried for a decision: of large ones the least at most."""
-        alphas = np.unique(self.alphas)
-        most = max(decision.most_alpha, alphas[0])
-        return alphas[alphas <= most]
+    def _table(self, source):
+        """Return the table of all points, by squared errors or by the scorer.
 
+        Errors are those of -1 and 1 for every class, which need no sums of each; those of pairs,
+        and the scorer, are for the values that decide.
+        """
+        targets = source.data.values
+        unit, rounding = float(targets.unit.max()), ROUNDING
+        if targets.classes is None and not self.is_multilabel:
+            # Errors come from far larger squares.
+            rounding *= np.var(targets(slice(None)), axis=0).mean()
+        equal, alphas, problems = Equal(rounding=rounding, unit=unit), self.alphas, None
+        if self.scorer is not None:
+            equal = Equal(ceiling=None)
+        if self.n_classes and (self.feature_map is None or self.scorer is not None):
+            alphas, problems = self._decided_alphas, self._decided_problems
+        signs = signs_of(self.n_classes) if problems is not None and self.scorer is None else None
 
-@dataclass(frozen=True)
-class Candidate:
-    """A decision at a point, with its score on held-out rows.
+        def score_sigma(sigma):
+            of_splits = source.held(sigma, alphas, problems)
+            if self.scorer is not None:
+                return [self._scores(held) for held in of_splits]
+            if signs is not None:
+                return [-held.pair_errors(signs) for held in of_splits]
+            return [-held.errors() for held in of_splits]
 
-    Parameters
-    ----------
-    decision : Decision or None
-        None where targets are numbers.
-    sigma, alpha : float
-        The point.
-    score : float
-        Its mean score over splits.
-    """
+        return search(grid_of(self.sigmas, alphas), score_sigma, equal, verbose=self.verbose)
 
-    decision: Decision | None
-    sigma: float
-    alpha: float
-    score: float = field(compare=False)
+    def _scores(self, held):
+        """Return the scores of all alphas: accuracies, negative errors, or those of the scorer."""
+        if self.scorer is None:
+            return held.accuracies(self.decision) if self.n_classes else -held.errors()
+        known, rows = [], held.rows
+        for place, values in enumerate(held.values):
+            if self.is_multilabel:
+                known.append(KnownLabels(values))
+            elif not self.n_classes:
+                known.append(KnownPredictions(values.reshape(rows.y.shape)))
+            else:
+                scores, codes = held.scores_at(place, self.decision), rows.values.values
+                is_of_pairs = scores.shape[1] == 1 or self.decision.is_of_pairs
+                known.append(KnownDecisions(self.classes, values, scores, codes, is_of_pairs))
+        return np.array([self.scorer(one, rows) for one in known])
 
+    def _second_look(self, source, sigmas):
+        """Return the accuracy of the decision at all points of a few values of sigma."""
+        alphas, scores = self._decided_alphas, {}
+        n_splits = self._n_affordable_splits(source, len(alphas) * len(sigmas))
+        for sigma in sigmas:
+            of_splits = source.held(sigma, alphas, self._decided_problems, n_splits)
+            means = np.mean([self._scores(held) for held in of_splits], axis=0)
+            scores |= {
+                (float(sigma), float(alpha)): float(score)
+                for alpha, score in zip(alphas, means, strict=True)
+            }
+        return scores
 
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """What a search chose.
+    def _n_affordable_splits(self, source, n_points):
+        """Return on how many splits a decision is scored, so that pairs do not take too long."""
+        counts = np.sort(np.bincount(source.data.values.values))
+        n_rows = int(counts[-2:].sum())
+        n_numbers = min(n_rows, source.n_columns or n_rows)
+        n_problems = len(self.decision.problems(self.n_classes))
+        cost = n_problems * n_points * n_numbers**3 / 3
+        return int(np.clip(_MOST_OPERATIONS / max(cost, 1), 1, len(source.splits)))
 
-    Parameters
-    ----------
-    best : Candidate
-        The choice.
-    table : dict of ndarray
-        Scores of all points, named as in GridSearchCV.
-    n_rows : int, default=None
-        Number of rows in the table; None if all were left out one by one.
-    decision_scores : dict, default={}
-        The best score of every decision by name.
-    scale : float, default=None
-        The multiplier of values in `Calibration`.
-    fit : callable, default=None
-        Returns the map that scored the table, fitted at a sigma.
-    """
+    # ------------------------------------------------------------ on more rows
 
-    best: Candidate
-    table: dict
-    n_rows: int | None = None
-    decision_scores: dict = field(default_factory=dict)
-    scale: float | None = None
-    fit: Callable | None = None
+    def _compared(self, source, best, scores):
+        """Return the best of a few points on more rows, and what is held there; or that given.
 
-    @property
-    def score(self):
-        """The score of the point in the table."""
-        is_of_sigma = self.table.get("param_sigma", np.zeros(1)) == self.best.sigma
-        place = np.argmax(is_of_sigma & (self.table["param_alpha"] == self.best.alpha))
-        return float(self.table["mean_test_score"][place])
+        More rows may ask for a narrower kernel or a smaller penalty, and the final map for others.
+        """
+        most = self.rows.most and _MORE * self.rows.most
+        if self.feature_map is None:
+            most = min(most, _MOST_EXACT) if most else most
+        rows = self.rows.more(most)
+        if rows is None:
+            return best, None
+        others = sorted((point for point in scores if point != best), key=lambda p: -scores[p])
+        # Numbers keep the landmarks of the search; those of classes are found with labels.
+        fit = None if self.n_classes or self.learns else source.fit
+        source = self._source(rows, fit is None, fit)
+        points, seen = [best, *others[: _BEST - 1]], {}
+        while points:
+            seen |= self._scored_again(source, points)
+            for point, (score, _) in seen.items():
+                if score > seen[best][0] + SAME_ACCURACY:
+                    best = point
+            # Landmarks limit what more rows can tell; the exact kernel goes on while it gains.
+            points = self._sharper(*best) if self.feature_map is None else []
+            points = [point for point in points if point not in seen]
+        return best, [seen[best][1]]
 
+    def _scored_again(self, source, points):
+        """Return scores of points, and what is held of them; features of a sigma are shared."""
+        results = {}
+        for sigma in dict.fromkeys(sigma for sigma, _ in points):
+            alphas = [alpha for other, alpha in points if other == sigma]
+            (held,) = self._held(source, sigma, *alphas)
+            scores = self._scores(held).tolist()
+            for place, (alpha, score) in enumerate(zip(alphas, scores, strict=True)):
+                results[sigma, alpha] = score, held.at(place)
+        return results
 
-def best_of(found, decision=None):
-    """Return the best point of a table as a candidate."""
-    return Candidate(decision, found.point.get("sigma", 0.0), found.point["alpha"], found.score)
-
-
-def searched(task: Task) -> Choice:
-    """Return what suits the held-out rows of a task best."""
-    first, scored = task.on_few_landmarks(), {}
-    source = first.source(task.rows.first, task.learns)
-    found, scores, scale = _table_of(task, source, scored), {}, None
-    chosen = best_of(found, task.first_decision)
-    if task.is_decided_again:
-        sigmas = candidate_sigmas(found.table)
-        candidates = _candidates(task, source, scored, sigmas)
-        n_rows, scores = sum(map(len, source.splits.tests)), best_scores(candidates)
-        chosen = decided(task, candidates, sigmas, (chosen.sigma, chosen.alpha), n_rows)
-    else:
-        candidates = _points_of(found.table, chosen.decision)
-    whole = source if first is task else task.source(task.rows.first, task.learns)
-    chosen, held = _compared(task, whole, chosen, candidates)
-    if task.n_classes:
-        of_splits = held or _held(task, whole, chosen)
-        judged = np.mean([one.judged(0, chosen.decision) for one in of_splits], axis=0)
-        scale = best_scale(judged[1:])
-    fit = getattr(whole, "fit", None)
-    return Choice(chosen, found.table, len(source.data.y), scores, scale, fit)
-
-
-# ---------------------------------------------------------------- scores
-
-
-def _table_of(task, source, scored):
-    """Return what a search of the grid finds, by squared errors or by the task's scorer.
-
-    The mean scores of decisions that come with it, by decision and sigma, go into `scored`.
-    """
-    targets, decision = source.data.values, task.first_decision
-    unit, rounding = float(targets.unit.max()), ROUNDING
-    if targets.classes is None and not task.is_multilabel:  # errors come from far larger squares
-        rounding *= np.var(targets(slice(None)), axis=0).mean()
-    equal = Equal(rounding=rounding, unit=unit) if task.score is None else Equal(ceiling=None)
-    alphas, problems, signs = task.alphas, None, None
-    if task.n_classes and (task.feature_map is None or (task.score and not decision.uses_targets)):
-        alphas, problems = task.alphas_for(decision), decision.problems(task.n_classes)
-        signs = signs_of(task.n_classes) if task.score is None else None
-    together = [one for one in task.decisions if problems is None and one.uses_targets]
-
-    def judge(sigma):
-        of_splits = source.held(sigma, alphas, problems)
-        known = {
-            one: [scores_of(task, held, one) for held in of_splits]
-            for one in (together if task.is_decided_again else ())
-        }
-        for one, scores in known.items():
-            scored[one, sigma] = alphas, np.mean(scores, axis=0)
-        if task.score is not None:
-            scores = known.get(decision)
-            return scores or [scores_of(task, held, decision) for held in of_splits]
-        if signs is not None:
-            return [-held.pair_errors(signs) for held in of_splits]
-        return [-held.errors() for held in of_splits]
-
-    return search(grid_of(task.sigmas, alphas), judge, equal, verbose=task.verbose)
-
-
-def scores_of(task, held, decision):
-    """Return the scores of all alphas: accuracies, negative errors, or those of the scorer."""
-    if task.score is None:
-        return held.accuracies(decision) if task.n_classes else -held.errors()
-    known, rows = [], held.rows
-    for place, values in enumerate(held.values):
-        if task.is_multilabel:
-            known.append(KnownLabels(values))
-        elif not task.n_classes:
-            known.append(KnownPredictions(values.reshape(rows.y.shape)))
-        else:
-            scores, codes = held.scores_at(place, decision), rows.values.values
-            is_of_pairs = scores.shape[1] == 1 or decision.is_of_pairs
-            known.append(KnownDecisions(task.classes, values, scores, codes, is_of_pairs))
-    return np.array([task.score(one, rows) for one in known])
-
-
-def _candidates(task, source, scored, sigmas):
-    """Return all decisions with the penalties that are worth it, at some values of sigma."""
-    scored = {(one, sigma): scored[one, sigma] for one, sigma in scored if sigma in sigmas}
-    for decision in task.decisions:
-        if (decision, sigmas[0]) in scored:
-            continue
-        problems, alphas = decision.problems(task.n_classes), task.alphas_for(decision)
-        n_splits, best = n_scored_splits(task, source, len(alphas) * len(sigmas), decision), None
-        for number, sigma in enumerate(sigmas):
-            if number > 1 and best != min(sigmas[:number]):
-                break  # a smaller one is tried if the one before is the best so far
-            of_splits = source.held(sigma, alphas, problems, n_splits)
-            means = np.mean([scores_of(task, held, decision) for held in of_splits], axis=0)
-            scored[decision, sigma] = alphas, means
-            tops = {at: scored[one, at][1].max() for one, at in scored if one == decision}
-            best = max(tops, key=tops.get)
-    return [
-        Candidate(decision, float(sigma), float(alpha), float(score))
-        for (decision, sigma), (alphas, scores) in scored.items()
-        for alpha, score in zip(alphas, scores, strict=True)
-        if alpha in task.alphas_for(decision)
-    ]
-
-
-def candidate_sigmas(table):
-    """Return the two best values of sigma in a table of scores, and smaller ones.
-
-    Squared errors are least where the kernel is narrower than suits votes of pairs. The best comes
-    first, the least of equals.
-    """
-    of_points = table.get("param_sigma", np.zeros(len(table["mean_test_score"])))
-    sigmas = np.unique(of_points)
-    scores = [table["mean_test_score"][of_points == sigma].max() for sigma in sigmas]
-    scores, left, best = np.nan_to_num(scores, nan=-np.inf), np.arange(len(sigmas)), []
-    for _ in range(min(2, len(sigmas))):
-        best.append(left[np.argmax(Equal()(scores[left]))])
-        left = left[left != best[-1]]
-    smaller = range(best[0] - 1, max(best[0] - 1 - _N_SMALLER, -1), -1)
-    return sigmas[best + [place for place in smaller if place not in best]]
-
-
-def n_scored_splits(task, source, n_points, decision):
-    """Return on how many splits a decision is scored, so that pairs do not take too long."""
-    counts = np.sort(np.bincount(source.data.values.values))
-    n_rows = int(counts[-2:].sum())
-    n_numbers = min(n_rows, source.n_columns or n_rows)
-    n_problems = len(decision.problems(task.n_classes))
-    cost = n_problems * n_points * n_numbers**3 / 3
-    return int(np.clip(_MOST_OPERATIONS / max(cost, 1), 1, len(source.splits)))
-
-
-def best_scores(candidates):
-    """Return the best score of every decision by name."""
-    scores = {}
-    for one in candidates:
-        name = name_of(one.decision)
-        scores[name] = max(scores.get(name, -np.inf), one.score)
-    return scores
-
-
-def _points_of(table, decision):
-    """Return the points of a table as candidates, the best first."""
-    order = np.argsort(-np.nan_to_num(table["mean_test_score"], nan=-np.inf), kind="stable")
-    params, scores = table["params"], table["mean_test_score"]
-    return [
-        Candidate(decision, params[k].get("sigma", 0.0), params[k]["alpha"], float(scores[k]))
-        for k in order[: _BEST + 1]
-    ]
-
-
-# ---------------------------------------------------------------- choices
-
-
-def decided(task, candidates, sigmas, point, n_rows):
-    """Return the candidate that is chosen by its score on so many rows."""
-    good = candidates
-    if task.n_classes == 2:
-        good = of_two_classes(candidates, *point, n_rows)
-    elif task.score is None:
-        good = at_one_sigma(candidates, sigmas, n_rows)
-    equal = Equal(1.0 if task.score is None else None, SAME_ACCURACY)
-    return simplest(good, equal(np.array([one.score for one in good])))
-
-
-def simplest(candidates, is_good):
-    """Return the simplest of the good candidates: its decision, then least sigma, most alpha."""
-    order = list(DECISIONS.values())
-
-    def rank(one):
-        place = order.index(one.decision) if one.decision in order else len(order)
-        return place, one.sigma, -one.alpha
-
-    return min((one for one, good in zip(candidates, is_good, strict=True) if good), key=rank)
-
-
-def at_one_sigma(candidates, sigmas, n_rows):
-    """Return the candidates of the better of two values of sigma, or of a clearly better one.
-
-    That is by a standard error of its accuracy on so many rows: squared errors, which put the two
-    first, have less noise than accuracies.
-    """
-    chosen, best, margin = [], -np.inf, 0.0
-    for number, sigma in enumerate(sigmas):
-        others = [one for one in candidates if one.sigma == sigma]
-        score = max((one.score for one in others), default=-np.inf)
-        if number > 1 and others:
-            margin = _standard_error(score, n_rows)
-        if score > best + margin:
-            chosen, best = others, score
-    return chosen
-
-
-def of_two_classes(candidates, sigma, alpha, n_rows):
-    """Return the candidate of the least squared error, or all if one is clearly more accurate.
-
-    That is by a standard error of its accuracy on so many rows. Where classes touch at a sharp
-    border, squared errors are least at a kernel much narrower than is good for decisions.
-    """
-    best = max(one.score for one in candidates)
-    least = best - _standard_error(best, n_rows)
-    first = [one for one in candidates if (one.sigma, one.alpha) == (sigma, alpha)]
-    return first if first and first[0].score >= least else candidates
-
-
-def _standard_error(accuracy, n_rows):
-    """Return the standard error of an accuracy, which rounding may have put above 1."""
-    return np.sqrt(max(accuracy * (1 - accuracy), 0.0) / n_rows)
-
-
-def _compared(task, source, chosen, candidates):
-    """Return the best of a few candidates on more rows, and what is held there; or the chosen.
-
-    More rows may ask for a narrower kernel or a smaller penalty, and the final map for others.
-    """
-    most = task.rows.most and _MORE * task.rows.most
-    if task.feature_map is None:
-        most = min(most, _MOST_EXACT) if most else most
-    rows = task.rows.more(most)
-    if rows is None:
-        return chosen, None
-    others = sorted((one for one in candidates if one != chosen), key=lambda one: -one.score)
-    # Numbers keep the landmarks of the search; those of classes are found with labels.
-    fit = None if task.n_classes or task.learns else source.fit
-    source = task.source(rows, fit is None, fit)
-    few, seen, best = [chosen, *others[: _BEST - 1]], {}, chosen
-    while few:
-        seen |= _scored_again(task, source, few)
-        for one, (score, _) in seen.items():
-            if score > seen[best][0] + SAME_ACCURACY:
-                best = one
-        # Landmarks limit what more rows can tell; the exact kernel goes on while it gains.
-        few = _sharper(task, best) if task.feature_map is None else []
-        few = [one for one in few if one not in seen]
-    return best, [seen[best][1]]
-
-
-def _scored_again(task, source, candidates):
-    """Return the scores of candidates, and what is held of them; features of a sigma are shared."""
-    alike, scores = {}, {}
-    for one in candidates:
-        alike.setdefault((one.decision, one.sigma), []).append(one)
-    for (decision, _), group in alike.items():
-        (held,) = _held(task, source, group[0], [one.alpha for one in group])
-        for place, score in enumerate(scores_of(task, held, decision).tolist()):
-            scores[group[place]] = score, held.at(place)
-    return scores
-
-
-def _sharper(task, one):
-    """Return a candidate with the next narrower kernel, and with the next smaller penalty."""
-    sigmas = np.sort(task.sigmas[task.sigmas > one.sigma])[:1]
-    alphas = task.alphas_for(one.decision)
-    alphas = np.sort(alphas[alphas < one.alpha])[-1:]
-    steps = [{"sigma": float(sigma)} for sigma in sigmas]
-    steps += [{"alpha": float(alpha)} for alpha in alphas]
-    return [replace(one, score=np.nan, **step) for step in steps]
-
-
-def _held(task, source, candidate, alphas=None):
-    """Return what is held of every split at a candidate, or at others of its penalties."""
-    decision, problems = candidate.decision, None
-    if task.n_classes and (task.feature_map is None or not decision.uses_targets):
-        problems = decision.problems(task.n_classes)
-    return source.held(candidate.sigma, alphas or [candidate.alpha], problems)
+    def _sharper(self, sigma, alpha):
+        """Return the point of the next narrower kernel, and that of the next smaller penalty."""
+        sigmas = np.sort(self.sigmas[self.sigmas > sigma])[:1].tolist()
+        alphas = self._decided_alphas
+        alphas = np.sort(alphas[alphas < alpha])[-1:].tolist()
+        return [(narrower, alpha) for narrower in sigmas] + [(sigma, less) for less in alphas]
