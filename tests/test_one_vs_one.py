@@ -664,7 +664,7 @@ def test_more_rows_may_ask_for_a_narrower_kernel(monkeypatch, in_rows):
     few = ApproxKernelRidgeClassifierCV("exact", **given)
     with monkeypatch.context() as context:
         compared = "skrf.regression.search.RidgeSearch._compared"
-        context.setattr(compared, lambda search, source, best, _: (best, None))
+        context.setattr(compared, lambda search, source, best, scores, looks: (best, looks))
         plain = few.fit(rows, cells)
     monkeypatch.setattr("skrf.regression.search._MOST_EXACT", 900)
     monkeypatch.setattr("skrf.regression.search._BEST", 1)  # it goes on from the best alone

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.model_selection import GridSearchCV, GroupKFold, LeaveOneOut, TimeSeriesSplit
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    LeaveOneOut,
+    ShuffleSplit,
+    TimeSeriesSplit,
+)
 
 from skrf import (
     ApproxKernelRidge,
@@ -12,7 +19,7 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.regression.data import Splits, contiguous, stratified
+from skrf.regression.data import Splits, contiguous, stratified, sums_of_splits
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
@@ -85,26 +92,54 @@ def test_splits_choose_alpha_and_decision_for_a_sigma_that_is_kept(n_classes, de
         model.fit_batches([(X, labels)])
 
 
-def test_cells_are_never_divided_and_read_as_slices():
+def test_folds_are_read_as_slices_and_other_splits_as_they_are():
     class Rows:
-        numbers = np.arange(60)
-
         def part(self, rows):
             return rows
 
-    rows = np.arange(60)
-    pairs = [*TimeSeriesSplit(3, gap=2).split(X), (rows[rows > 30], rows[rows < 20])]
-    splits = Splits([train for train, _ in pairs], [test for _, test in pairs], 60)
-    cells, trained = splits.cells
-    assert_array_equal(np.sort(np.concatenate(cells)), rows)
+    folds = [np.arange(k, 60, 3) for k in range(3)]
+    splits = Splits([np.setdiff1d(np.arange(60), test) for test in folds], folds, 60)
     order, moved = contiguous(Rows(), splits)
-    for k, train in enumerate(splits.trains):
-        together = [cells[c] for c in np.flatnonzero(trained[k])]
-        assert_array_equal(np.sort(np.concatenate(together)), train)
-        assert_array_equal(np.sort(order[moved.trains[k]]), train)
-        assert_array_equal(np.sort(order[moved.tests[k]]), splits.tests[k])
-    many = [np.flatnonzero(np.random.default_rng(k).random(60) < 0.5) for k in range(8)]
-    assert Splits(many, many[::-1], 60).cells is None  # then every split reads its rows
+    for k, test in enumerate(folds):
+        assert_array_equal(moved.tests[k], np.arange(20 * k, 20 * k + 20))
+        assert_array_equal(order[moved.tests[k]], test)
+        assert_array_equal(np.sort(order[moved.trains[k]]), splits.trains[k])
+    # Too few rows to train on, as many as needed but others, and rows that are tested twice.
+    for trains, tests in (
+        ([splits.trains[0][1:], *splits.trains[1:]], folds),
+        (folds, splits.trains),
+        ([np.arange(20, 60), np.r_[0:10, 30:60]], [np.arange(20), np.arange(10, 30)]),
+        ([np.arange(1, 60), np.arange(1)], [np.arange(1), np.arange(1)]),
+    ):
+        rows = Rows()
+        assert contiguous(rows, Splits(list(trains), list(tests), 60))[0] is rows
+
+
+class Kept:
+    """Sums that remember which rows they are of, in the order in which they were added."""
+
+    def __init__(self, rows=()):
+        self.rows = tuple(rows)
+
+    def added(self, rows):
+        return Kept(self.rows + tuple(np.arange(60)[rows]))
+
+    def merge(self, other):
+        return Kept(self.rows + other.rows)
+
+
+@pytest.mark.parametrize("n_splits", [2, 3, 5])
+def test_sums_of_splits_are_those_of_the_rows_that_they_train_on(n_splits):
+    class Rows:
+        def part(self, rows):
+            return rows
+
+    for cv in (KFold(n_splits), ShuffleSplit(n_splits, random_state=0)):
+        trains, tests = map(list, zip(*cv.split(X), strict=True))
+        splits = Splits([np.sort(train) for train in trains], [np.sort(t) for t in tests], 60)
+        sums = sums_of_splits(Kept(), Rows(), splits)
+        for of_split, train in zip(sums, trains, strict=True):
+            assert_array_equal(np.sort(of_split.rows), np.sort(train))
 
 
 def test_a_sample_has_all_classes_in_proportion():

@@ -15,7 +15,6 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import take, to_host
-from .._batches import joined, merged
 from .._validation import as_numpy, check_labels, naming
 from .._warnings import warn
 from ..features import by_first, fit_at_sigma, fit_to_statistics, row_codes, sigma_of, spread_rows
@@ -499,40 +498,27 @@ class Splits:
         return Splits([self.trains[k]], [self.tests[k]], self.n)
 
     @cached_property
-    def cells(self):
-        """Return the cells of rows that splits never divide, and which of them each trains on.
-
-        They are None if there are so many that it is cheaper to read the rows of every split.
-        """
-        is_used = np.zeros((self.n, 2 * len(self)), bool)
-        for k, (train, test) in enumerate(zip(self.trains, self.tests, strict=True)):
-            is_used[train, k] = is_used[test, len(self) + k] = True
-        kinds, cell = np.unique(np.packbits(is_used, axis=1), axis=0, return_inverse=True)
-        if len(kinds) > 2 * len(self) + 1:
-            return None
-        cells = [np.flatnonzero(cell == k) for k in range(len(kinds))]
-        first = [rows[0] for rows in cells]
-        order = np.argsort(first)
-        trained = np.array([is_used[first[k], : len(self)] for k in order]).T
-        return [cells[k] for k in order], trained
+    def are_folds(self):
+        """Whether every row is tested once, and every split trains on all other rows."""
+        rows, tested = np.arange(self.n), np.sort(np.concatenate(self.tests))
+        pairs = zip(self.trains, self.tests, strict=True)
+        return np.array_equal(tested, rows) and all(
+            np.array_equal(train, np.delete(rows, test)) for train, test in pairs
+        )
 
 
 def contiguous(data, splits):
-    """Return the rows in the order of their cells, and their splits.
-
-    Parts of them are then read without a copy.
-    """
-    if splits.cells is None:
+    """Return the rows in the order of their folds, which are then read without a copy."""
+    if not splits.are_folds:
         return data, splits
-    cells, _ = splits.cells
-    order = np.concatenate(cells)
+    order = np.concatenate(sorted(splits.tests, key=lambda test: test[0]))
     return data.part(order), splits.moved(np.argsort(order))
 
 
 def sums_of_splits(nothing, data, splits):
     """Return the sums of the rows that every split trains on.
 
-    Every row is summed once, and sums are merged, never subtracted.
+    Rows of folds are summed once, and sums are merged, never subtracted, which would lose digits.
 
     Parameters
     ----------
@@ -543,18 +529,14 @@ def sums_of_splits(nothing, data, splits):
     splits : Splits
         Of these rows.
     """
-    if splits.cells is None:
+    if not splits.are_folds:
         return [nothing.added(data.part(as_slice(train))) for train in splits.trains]
-    cells, trained = splits.cells
-    sums = [nothing.added(data.part(as_slice(rows))) for rows in cells]
-    others, sets = all_but_one(sums), []
-    for is_in in trained:
-        left_out = np.flatnonzero(~is_in)
-        if len(left_out) == 1:
-            sets.append(others[left_out[0]])
-        else:
-            sets.append(merged(sums[k] for k in np.flatnonzero(is_in)))
-    return sets
+    folds = [nothing.added(data.part(as_slice(test))) for test in splits.tests]
+    before, after = (
+        list(accumulate(side, lambda one, other: one.merge(other), initial=nothing))
+        for side in (folds[:-1], folds[:0:-1])
+    )
+    return [one.merge(other) for one, other in zip(before, after[::-1], strict=True)]
 
 
 def stratified(codes, most, least=0):
@@ -576,19 +558,6 @@ def stratified(codes, most, least=0):
         rows = rng.permutation(np.flatnonzero(codes == k))
         chosen.append(rows[: max(share, least)])
     return np.sort(np.concatenate(chosen))
-
-
-def all_but_one(sums):
-    """Return for every part the sums of all others.
-
-    They are merged from both sides, because a subtraction would lose digits.
-    """
-
-    def merged(parts):
-        return list(accumulate([None, *parts], joined))
-
-    before, after = merged(sums), merged(reversed(sums))[::-1]
-    return [joined(*pair) for pair in zip(before, after[1:], strict=False)]
 
 
 def as_slice(rows):

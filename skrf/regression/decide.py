@@ -9,6 +9,7 @@ It is the one that suits held-out rows best.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -17,6 +18,7 @@ from sklearn.utils import gen_batches
 
 from .._arrays import in_library_of, like, namespace, to_host
 from .._typing import Array
+from .._validation import read_only
 from .solve import Solution
 
 _LEAST_SHARE = np.sqrt(np.finfo(float).eps)  # of a contrast of classes: less is decided anyway
@@ -241,12 +243,13 @@ def n_classes_of(n_pairs):
     return int(round((1 + np.sqrt(1 + 8 * n_pairs)) / 2))
 
 
+@cache
 def signs_of(n_classes):
     """Return 1 where a class is the second of a pair and -1 where it is the first, (K, P)."""
     first, second = np.array(pairs_of(n_classes)).T
     signs = np.zeros((n_classes, len(first)))
     signs[first, np.arange(len(first))], signs[second, np.arange(len(first))] = -1.0, 1.0
-    return signs
+    return read_only(signs)
 
 
 def best_classes(scores, tie):

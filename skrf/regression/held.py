@@ -156,26 +156,28 @@ class FeatureSource:
         parts = [[self.data.part(rows) for rows in pair] for pair in pairs]
         return [(self._fit_to(train), train, test) for train, test in parts]
 
+    @cached_property
+    def _tests(self):
+        return [self.data.part(as_slice(test)) for test in self.splits.tests]
+
     def _nothing(self, feature_map, data):
         return RidgeSums({}, (feature_map,) * 2, data.values.shape, 0, self.least_alpha)
 
     def _read(self, sigma, has_sums):
-        """Yield the map, the rows on both sides of every split, and the moments to train on."""
+        """Yield the map, rows to train on, X to test on and sums to train on, of every split."""
         if self.is_apart:
             for fit, *parts in self._parts:
                 feature_map, (train, test) = self._held(as_feature_map(fit(sigma)), *parts)
                 sums = has_sums and self._nothing(feature_map, train).added(train)
-                yield feature_map, train, test, sums
+                yield feature_map, train, test.X, sums
             return
         feature_map, (data,) = self._held(as_feature_map(self.fit(sigma)), self.data)
         trains = [None] * len(self.splits)
         if has_sums:
             trains = sums_of_splits(self._nothing(feature_map, data), data, self.splits)
-        for number, (train, test) in enumerate(
-            zip(self.splits.trains, self.splits.tests, strict=True)
-        ):
+        for sums, train, test in zip(trains, self.splits.trains, self.splits.tests, strict=True):
             of_train = None if has_sums else data.part(train)  # which takes a copy
-            yield feature_map, of_train, data.part(as_slice(test)), trains[number]
+            yield feature_map, of_train, take(data.X, as_slice(test)), sums
 
     def _held(self, feature_map, *parts):
         """Return what to use in place of a map and of rows: features, if they fit in memory."""
@@ -201,8 +203,10 @@ class FeatureSource:
         results = []
         with beside_threads(self.feature_map):
             reads = self._read(sigma, problems is None)
-            for number, (feature_map, train, test, sums) in enumerate(islice(reads, n_splits)):
-                features = features_of(feature_map, test.X)
+            for test, (feature_map, train, X, sums) in zip(
+                self._tests, islice(reads, n_splits), strict=False
+            ):
+                features = features_of(feature_map, X)
                 if problems is None:
                     solutions = solve_problems(sums.moments, problems, alphas)
                     values = values_of(solutions, features)
@@ -210,8 +214,7 @@ class FeatureSource:
                     values, solutions = self._of_classes(
                         feature_map, train, features, alphas, problems
                     )
-                rows = take(self.data.X, as_slice(self.splits.tests[number]))  # for scorers
-                results.append(Held(values, replace(test, X=rows), solutions))
+                results.append(Held(values, test, solutions))
         return results
 
     def _of_classes(self, feature_map, train, features, alphas, problems):

@@ -14,7 +14,7 @@ from functools import cached_property
 from inspect import signature
 from itertools import product
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -121,7 +121,8 @@ def search(
     is_split : bool, default=True
         Whether scores are those of splits.
     """
-    progress, sigmas, scores = Progress(verbose), grid.get("sigma", np.zeros(1)).tolist(), []
+    progress, scores = Progress(verbose), []
+    sigmas = grid.get("sigma", np.zeros(1)).tolist()
     for number, sigma in enumerate(sigmas, start=1):
         scores.append(np.transpose(score_sigma(sigma)))
         if verbose:
@@ -318,6 +319,13 @@ class SearchRows:
         return self.data.part(rows), self.splits.among(rows, self.cv)
 
 
+class Look(NamedTuple):
+    """The mean score of a point, and its held-out values of every split."""
+
+    score: float
+    held: list
+
+
 @dataclass(frozen=True, eq=False)
 class SearchResult:
     """What a search chose.
@@ -402,16 +410,17 @@ class RidgeSearch:
         first_look = self._on_few_landmarks()
         source = first_look._source(self.rows.first, self.learns)
         table = self._table(source)
-        scores, best = scores_of_points(table), best_point(table)
+        scores, best, looks, scale = scores_of_points(table), best_point(table), {}, None
         if self.n_classes > 1 and self.scorer is None:
-            scores = self._second_look(source, two_best_sigmas(table))
+            points = list(product(two_best_sigmas(table), self._decided_alphas.tolist()))
+            looks = self._look(source, points, self._n_affordable_splits(source, len(points)))
+            scores = {point: look.score for point, look in looks.items()}
             best = simplest(scores, Equal(1.0, SAME_ACCURACY))
         if first_look is not self:
             source = self._source(self.rows.first, self.learns)
-        best, held = self._compared(source, best, scores)
-        scale = None
+        best, looks = self._compared(source, best, scores, looks)
         if self.n_classes:
-            held = held or self._held(source, *best)
+            held = (looks or self._look(source, [best]))[best].held
             losses = [of_split.log_losses(0, self.decision) for of_split in held]
             scale = best_scale(np.mean(losses, axis=0))
         n_rows, fit = len(self.rows.first[0].y), getattr(source, "fit", None)
@@ -459,10 +468,6 @@ class RidgeSearch:
         n = max(self.feature_map.n_components // 2, min(self.feature_map.n_components, _LANDMARKS))
         return replace(self, feature_map=clone(self.feature_map).set_params(n_components=n))
 
-    def _held(self, source, sigma, *alphas):
-        """Return what is held of every split at a sigma and penalties."""
-        return source.held(sigma, alphas, self._decided_problems)
-
     # ------------------------------------------------------------ scores
 
     def _table(self, source):
@@ -509,18 +514,16 @@ class RidgeSearch:
                 known.append(KnownDecisions(self.classes, values, scores, codes, is_of_pairs))
         return np.array([self.scorer(one, rows) for one in known])
 
-    def _second_look(self, source, sigmas):
-        """Return the accuracy of the decision at all points of a few values of sigma."""
-        alphas, scores = self._decided_alphas, {}
-        n_splits = self._n_affordable_splits(source, len(alphas) * len(sigmas))
-        for sigma in sigmas:
+    def _look(self, source, points, n_splits=None):
+        """Return a `Look` at every point; points that share a sigma share its features."""
+        looks = {}
+        for sigma in dict.fromkeys(sigma for sigma, _ in points):
+            alphas = [alpha for other, alpha in points if other == sigma]
             of_splits = source.held(sigma, alphas, self._decided_problems, n_splits)
-            means = np.mean([self._scores(held) for held in of_splits], axis=0)
-            scores |= {
-                (float(sigma), float(alpha)): float(score)
-                for alpha, score in zip(alphas, means, strict=True)
-            }
-        return scores
+            scores = np.mean([self._scores(held) for held in of_splits], axis=0).tolist()
+            for place, alpha in enumerate(alphas):
+                looks[sigma, alpha] = Look(scores[place], [held.at(place) for held in of_splits])
+        return looks
 
     def _n_affordable_splits(self, source, n_points):
         """Return on how many splits a decision is scored, so that pairs do not take too long."""
@@ -533,8 +536,8 @@ class RidgeSearch:
 
     # ------------------------------------------------------------ on more rows
 
-    def _compared(self, source, best, scores):
-        """Return the best of a few points on more rows, and what is held there; or that given.
+    def _compared(self, source, best, scores, looks):
+        """Return the best of a few points on more rows, and looks at them; or what was given.
 
         More rows may ask for a narrower kernel or a smaller penalty, and the final map for others.
         """
@@ -543,32 +546,21 @@ class RidgeSearch:
             most = min(most, _MOST_EXACT) if most else most
         rows = self.rows.more(most)
         if rows is None:
-            return best, None
+            return best, looks
         others = sorted((point for point in scores if point != best), key=lambda p: -scores[p])
         # Numbers keep the landmarks of the search; those of classes are found with labels.
         fit = None if self.n_classes or self.learns else source.fit
         source = self._source(rows, fit is None, fit)
-        points, seen = [best, *others[: _BEST - 1]], {}
+        points, looks = [best, *others[: _BEST - 1]], {}
         while points:
-            seen |= self._scored_again(source, points)
-            for point, (score, _) in seen.items():
-                if score > seen[best][0] + SAME_ACCURACY:
+            looks |= self._look(source, points)
+            for point, look in looks.items():
+                if look.score > looks[best].score + SAME_ACCURACY:
                     best = point
             # Landmarks limit what more rows can tell; the exact kernel goes on while it gains.
             points = self._sharper(*best) if self.feature_map is None else []
-            points = [point for point in points if point not in seen]
-        return best, [seen[best][1]]
-
-    def _scored_again(self, source, points):
-        """Return scores of points, and what is held of them; features of a sigma are shared."""
-        results = {}
-        for sigma in dict.fromkeys(sigma for sigma, _ in points):
-            alphas = [alpha for other, alpha in points if other == sigma]
-            (held,) = self._held(source, sigma, *alphas)
-            scores = self._scores(held).tolist()
-            for place, (alpha, score) in enumerate(zip(alphas, scores, strict=True)):
-                results[sigma, alpha] = score, held.at(place)
-        return results
+            points = [point for point in points if point not in looks]
+        return best, looks
 
     def _sharper(self, sigma, alpha):
         """Return the point of the next narrower kernel, and that of the next smaller penalty."""
