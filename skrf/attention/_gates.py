@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from .._arrays import cast, in_library_of, is_array_api, like, namespace, to_host
-from ._entries import check_decay
 from ._inputs import as_array, check_real
+from ._masks import check_decay
 from .masks import DecayMask
 
 
@@ -23,7 +23,7 @@ def with_gates(inputs, log_gates, mask, is_causal):
     xp, (n_sets, n, _) = namespace(k), k.shape
     if log_gates is not None:
         log_gates = log_gates if is_array_api(log_gates) else as_array("log_gates", log_gates)
-        check_real("log_gates", log_gates)
+        check_real("log_gates", namespace(log_gates), log_gates.dtype)
         allowed = f"(..., heads, S), broadcastable to {(*leading, n)}"
         total = _broadcast(log_gates, k, (*leading, n), "log_gates", allowed)
         total = xp.reshape(total, (n_sets, n))

@@ -203,12 +203,8 @@ def check_logits(bound, q, k, scale):
     return bound
 
 
-def check_real(name, array):
-    """Raise unless an array holds real numbers or booleans."""
-    _check_is_real(namespace(array), name, array.dtype)
-
-
-def _check_is_real(xp, name, dtype):
+def check_real(name, xp, dtype):
+    """Raise unless arrays of a dtype of a library hold real numbers or booleans."""
     if not xp.isdtype(dtype, ("bool", "integral", "real floating")):
         raise TypeError(f"{name} must hold real numbers, got dtype {dtype}.")
 
@@ -233,7 +229,7 @@ def _arrays(inputs):
 def _dtypes(xp, dtypes):
     """Return the dtype in which to compute, float32 if no input is longer, and that of results."""
     for name, dtype in zip("qkv", dtypes, strict=True):
-        _check_is_real(xp, name, dtype)
+        check_real(name, xp, dtype)
     is_single = all(
         xp.isdtype(dtype, "real floating") and xp.finfo(dtype).bits <= 32 for dtype in dtypes
     )

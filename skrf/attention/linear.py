@@ -21,7 +21,6 @@ about 1,024 positions, other libraries all.
 """
 
 import math
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -404,13 +403,8 @@ def _lower(products):
     heads = xp.reshape(products, (*products.shape[:-2], -1, c, c))
     if is_array_api(products):
         return xp.reshape(xp.tril(heads), products.shape)
-    heads *= _ones_below(c, products.dtype)
+    heads *= np.tri(c, dtype=products.dtype)
     return products
-
-
-@lru_cache(maxsize=16)
-def _ones_below(n, dtype):
-    return np.tri(n, dtype=dtype)
 
 
 # ---------------------------------------------------------------- gates

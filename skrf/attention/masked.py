@@ -177,7 +177,9 @@ def _by_products(features, mask):
     top = constant(xp.max(keys.exponents, axis=-2))
     Q, _, level = scale_queries(_new_rows(queries, every), top[..., None, :])
     K, _ = scale_keys(_new_rows(keys, every), top)
-    Q, K, V = (_contiguous(transposed(array)) for array in (Q, K, values))
+    Q, K, V = (transposed(array) for array in (Q, K, values))
+    if not is_array_api(values):  # NumPy's transforms are faster on contiguous rows
+        Q, K, V = map(np.ascontiguousarray, (Q, K, V))
     product = mask.multiplier(values, features.heads)
     n_bytes = _DEVICE_BYTES if is_array_api(values) else _COLUMN_BYTES
     n_bytes //= (4 if values.dtype == xp.float32 else 8) * mask.size
@@ -231,11 +233,6 @@ def _usual(values):
     logs = xp.log(xp.where(is_some, sizes, like(1.0, values)))
     n = xp.sum(cast(is_some, values.dtype), axis=-1)
     return xp.exp(xp.sum(logs, axis=-1) / xp.where(n == 0, like(1.0, n), n))
-
-
-def _contiguous(X):
-    """Return an array with contiguous rows: NumPy's transforms are faster then."""
-    return X if is_array_api(X) else np.ascontiguousarray(X)
 
 
 # ------------------------------------------------------------------ by entries

@@ -10,8 +10,7 @@ from .._arrays import is_array_api, to_host
 from .._memory import check_fits
 from .._typing import Array
 from .._validation import check_integer
-from ._entries import as_doubles, check_decay, checked_entries, owned
-from ._masks import GridMask
+from ._masks import GridMask, as_doubles, check_decay, checked_entries, owned
 
 __all__ = ["DecayMask", "ToeplitzMask"]
 

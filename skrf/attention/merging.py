@@ -82,8 +82,8 @@ def merge_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Re
     n = len(outputs)
     outputs, lses = arrays[:n], arrays[n:]
     for i, (out, lse) in enumerate(zip(outputs, lses, strict=True)):
-        check_real(f"outputs[{i}]", out)
-        check_real(f"lses[{i}]", lse)
+        for name, array in (("outputs", out), ("lses", lse)):
+            check_real(f"{name}[{i}]", namespace(array), array.dtype)
         shape = tuple(outputs[0].shape)
         if not shape or tuple(out.shape) != shape or tuple(lse.shape) != shape[:-1]:
             raise ValueError(

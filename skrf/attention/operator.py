@@ -13,7 +13,6 @@ from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
 from . import masked
-from ._entries import owned
 from ._feature_maps import (
     HeadMaps,
     check_lse,
@@ -36,7 +35,7 @@ from ._judging import (
     warn_of_collapse,
     warn_of_lost,
 )
-from ._masks import as_mask
+from ._masks import as_mask, owned
 from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
 from .linear import (

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from ..attention import DecayMask, ToeplitzMask
-from ..attention._entries import owned
 from ..attention._inputs import check_scale
+from ..attention._masks import owned
 from ._arguments import check_is_eager, check_share, padding_and_mask, with_heads
 
 _OF_MASKS = {ToeplitzMask: ("weights",), DecayMask: ("rate",)}  # what may be trained
