@@ -28,6 +28,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.attention import ApproxKernelAttention, GeneralizedMap, ToeplitzMask, exact_attention
+from skrf.attention._inputs import Inputs
 from skrf.exceptions import FeatureCollapseWarning
 from skrf.projections import Simplex
 
@@ -110,6 +111,28 @@ def test_linear_equals_quadratic(name, mask, causal):
     # Trigonometric denominators may be small: their maps are documented as unsafe.
     atol = 1e-2 if name == "trigonometric" else 1e-4
     assert_allclose(result, expected, rtol=1e-4, atol=atol)
+
+
+@pytest.mark.parametrize("is_fitted", [False, True])
+@pytest.mark.parametrize("name", ["optimal", "asymmetric", "trigonometric", "functions"])
+@both_modes
+def test_short_sets_are_computed_together_as_if_alone(name, is_fitted, causal, monkeypatch):
+    """25 sets of 40 positions are 1,000, of which slices hold 24: those of all three heads."""
+    q, k, v = inputs(lead=(9, 6), key_lead=(9, 3), n=40, s=40)[:3]
+    gates = {"log_gates": -RNG.exponential(0.1, size=(9, 3, 40))} if causal else {}
+    attention = ApproxKernelAttention(MAPS[name], causal=causal)
+    if is_fitted:
+        attention.fit(q, k)
+    sizes = []
+    of = Inputs.of
+    monkeypatch.setattr(Inputs, "of", lambda self, sets: sizes.append(sets) or of(self, sets))
+    out = attention(q, k, v, **gates)
+    assert [sets.stop for sets in sizes] == ([24, 27] if is_fitted else [25, 27])
+    for size, rows in ((1, 40), (2, 80), (4, 170)):
+        attention.block_size = rows
+        sizes.clear()
+        assert_allclose(attention(q, k, v, **gates), out, rtol=0, atol=1e-10 * abs(out).max())
+        assert sizes[0].stop == (3 if is_fitted and size == 4 else size)
 
 
 @pytest.mark.parametrize("n_queries", [1, 40])

@@ -153,7 +153,7 @@ class KeyFeatures:
                 return rows.map(lambda array: reshape(array, (*lead, array.shape[-1])))
             # Scratch memory would serve one map at a time.
             parts = [_NEW.rows(sides[i], reshape(X[i::n, ...], (-1, width))) for i in range(n)]
-        if not self.is_positive:
+        if not (self.is_positive or all(part.shares_scale for part in parts)):
             parts = [_signed(part) for part in parts]
 
         def together(arrays):

@@ -427,7 +427,7 @@ class ApproxKernelAttention(EstimatorBase):
             if n_judged:
                 scale = check_scale(self.scale, inputs.k.shape[-1])
                 distances = judged(features, outputs, n_judged, scale, self.causal, window)
-            is_unusual = not features.is_usual
+            sums, is_unusual = None if state is None else sums, not features.is_usual
             return AttentionResult(outputs, out.lse(), sums, is_unusual, n_lost, distances)
 
         results = run_all(attend, self._slices(inputs, maps), is_short=inputs.is_short)
