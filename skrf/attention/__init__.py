@@ -1,6 +1,6 @@
 """Attention in time and memory linear in the length, and exact attention as a reference."""
 
-from ._judging import AttentionDiagnosis
+from ._diagnosis import AttentionDiagnosis
 from ._state import AttentionState
 from .compare import AttentionComparison, AttentionTable, compare_attention
 from .exact import exact_attention

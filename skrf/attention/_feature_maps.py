@@ -115,11 +115,11 @@ def redrawn(transformer, seed):
 
 def redrawn_maps(maps, seed_of):
     """Return maps with the same parameters and other draws, shared where they were shared."""
-    made = {}
+    heads = {}
     for head in maps:
-        if id(head) not in made:
-            made[id(head)] = HeadMaps(redrawn(head.transformer, seed_of(head.transformer)))
-    return [made[id(head)] for head in maps]
+        if id(head) not in heads:
+            heads[id(head)] = HeadMaps(redrawn(head.transformer, seed_of(head.transformer)))
+    return [heads[id(head)] for head in maps]
 
 
 def maps_of_sets(maps, sets):

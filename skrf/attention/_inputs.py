@@ -153,7 +153,7 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
     xp, (q, k, v) = _arrays({"q": q, "k": k, "v": v})
     check_flag("causal", causal)
     dtypes, shapes = (q.dtype, k.dtype, v.dtype), (tuple(q.shape), tuple(k.shape), tuple(v.shape))
-    dtype, given = _dtypes(xp, dtypes)
+    dtype, result_dtype = _dtypes(xp, dtypes)
     leading, key_leading, n_sets = _layout(shapes, bool(causal), is_step)
     q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
     padding = None
@@ -169,7 +169,7 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
     if is_checked:  # only what is not padding
         for name, array in (("q", q), ("k", k), ("v", v)):
             check_finite(name, array)
-    return Inputs(q, k, v, padding, leading, key_leading, given)
+    return Inputs(q, k, v, padding, leading, key_leading, result_dtype)
 
 
 def check_scale(scale, width):

@@ -75,7 +75,7 @@ class Mask:
         """
         return False
 
-    def seen(self, rows):
+    def visible(self, rows):
         """Return the keys that any of these rows may see: a slice, or numbers in order."""
         stop = self.first + int(rows[-1]) + 1 if self.is_causal else self.shape[1]
         return slice(0, stop)
@@ -129,7 +129,7 @@ class SparseMask(Mask):
         if matrix.nnz < _DENSE_FROM * math.prod(matrix.shape):
             self.block_rows = _SPARSE_ROWS
 
-    def seen(self, rows):
+    def visible(self, rows):
         """Return the keys that any of these rows may see: numbers in order."""
         return np.unique(self.matrix[rows].indices)
 
@@ -198,11 +198,11 @@ class GridMask(Mask):
         by_products = _FFT_COST * column * n_features * (n_values + 1)
         return bool(by_products < n_entries * (_ENTRY_COST + n_features + n_values))
 
-    def seen(self, rows):
+    def visible(self, rows):
         """Return the keys that any of these rows may see: a slice."""
         n = self.shape[1]
         if self.n_extra:
-            return super().seen(rows)
+            return super().visible(rows)
         rows = rows[[0, -1]] + self.first
         start = min(max(int(rows[0] - self._lags[1]), 0), n)
         return slice(start, max(min(int(rows[-1] - self._lags[0]) + 1, n), start))
@@ -243,8 +243,8 @@ class GridMask(Mask):
 
         def product(columns):
             leading = columns.shape[:-1]
-            given = xp.reshape(columns[..., extra:], (*leading, *self.grid))
-            waves = fft.rfftn(given, s=self.padded, axes=axes)[(..., None, slice(None), *every)]
+            grid = xp.reshape(columns[..., extra:], (*leading, *self.grid))
+            waves = fft.rfftn(grid, s=self.padded, axes=axes)[(..., None, slice(None), *every)]
             filtered = fft.irfftn(waves * transform, s=self.padded, axes=axes)[(..., *on_grid)]
             filtered = xp.reshape(filtered, (*filtered.shape[: -len(axes)], -1))
             if not extra:
@@ -334,8 +334,8 @@ def array_of(mask):
 
 def _of_heads(array, heads):
     """Return the parts of an array (H, ...) that belong to heads, (*heads.shape, ...)."""
-    chosen = take(array, np.ravel(heads))
-    return namespace(chosen).reshape(chosen, (*np.shape(heads), *chosen.shape[1:]))
+    selected = take(array, np.ravel(heads))
+    return namespace(selected).reshape(selected, (*np.shape(heads), *selected.shape[1:]))
 
 
 def _lags(is_seen, grid):

@@ -27,8 +27,8 @@ def record_of_fit(attention):
     record = {"shape": np.array(attention._fitted_shape)}
     for i, feature_map in enumerate(attention.feature_maps_):
         if not isinstance(feature_map, GeneralizedMap):  # which learns nothing
-            learned = record_of(feature_map)
-            record.update({f"feature_maps/{i}/{name}": array for name, array in learned.items()})
+            parameters = record_of(feature_map)
+            record.update({f"feature_maps/{i}/{name}": array for name, array in parameters.items()})
     return record
 
 
@@ -52,8 +52,8 @@ def restore_fit(attention, record):
     prototype = attention._prototype(width)
     transformers = []
     for i in range(n_heads):
-        learned = below(record, f"feature_maps/{i}/")
-        transformers.append(restored(prototype, learned) if learned else prototype)
+        parameters = below(record, f"feature_maps/{i}/")
+        transformers.append(restored(prototype, parameters) if parameters else prototype)
     return attention._keep(shape, prototype, transformers)
 
 

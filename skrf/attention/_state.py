@@ -47,11 +47,11 @@ class State:
     def check_fits(self, k: Array, shape: tuple[int, ...]) -> None:
         """Raise unless the first array has the library of the keys k and a shape but its rows."""
         name, array = next(iter(self.arrays().items()))
-        xp, own = namespace(array), (*array.shape[:-2], array.shape[-1])
-        if own != shape or xp is not namespace(k):
+        xp, held_shape = namespace(array), (*array.shape[:-2], array.shape[-1])
+        if held_shape != shape or xp is not namespace(k):
             raise ValueError(
                 "state must come from earlier positions of the same inputs: without its axis of "
-                f"rows, {name} has the shape {own} in {xp.__name__}, these need {shape} in "
+                f"rows, {name} has the shape {held_shape} in {xp.__name__}, these need {shape} in "
                 f"{namespace(k).__name__}."
             )
 
@@ -124,9 +124,9 @@ def marks_of(*arrays):
     return tuple(float(np.ravel(array) @ weights) for array in arrays)
 
 
-def check_maker(given, maker):
+def check_maker(held, maker):
     """Raise unless a state was made by an operator with these numbers."""
-    if given != maker and not (len(given) == len(maker) and np.allclose(given, maker, rtol=1e-6)):
+    if held != maker and not (len(held) == len(maker) and np.allclose(held, maker, rtol=1e-6)):
         raise ValueError(
             "state was made by another operator, or before another draw or fit of this one: its "
             "sums mean nothing here. Start again with init_state()."

@@ -156,16 +156,16 @@ def compare_attention(
         return exact_attention(0 * q, k, v, **settings, **options)
 
     right, rows = to_host(exact(q, k, v)), []
-    for name, call, given in [
+    for name, call, keywords in [
         ("exact", exact, {}),
         ("mean of the values", mean, {}),
         *((name, call, options) for name, call in operators.items()),
     ]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FeatureCollapseWarning)  # the table says it
-            call(q, k, v, **given)
+            call(q, k, v, **keywords)
             start = time.perf_counter()
-            out = to_host(call(q, k, v, **given))
+            out = to_host(call(q, k, v, **keywords))
         seconds = time.perf_counter() - start
         error = np.linalg.norm(out - right) / (np.linalg.norm(right) or 1.0)
         is_softmax = not isinstance(getattr(call, "feature_map", None), GeneralizedMap)
@@ -180,38 +180,38 @@ def _settings(operators, arguments, width):
     if arguments["scale"] is not None:
         check_scale(arguments["scale"], width)
     stated = {name: _stated(operator, width) for name, operator in operators.items()}
-    found = {"causal": False, "scale": None, "mask": None}
+    settings = {"causal": False, "scale": None, "mask": None}
     for parameter, argument in arguments.items():
         values = [] if argument is None else [("the argument", argument)]
         values += [
-            (f"operator {name!r}", parts[parameter])
-            for name, parts in stated.items()
-            if parameter in parts
+            (f"operator {name!r}", stated_by[parameter])
+            for name, stated_by in stated.items()
+            if parameter in stated_by
         ]
         for source, value in values:
-            first, found[parameter] = values[0]
-            if not _is_same(value, found[parameter]):
+            first, settings[parameter] = values[0]
+            if not _is_same(value, settings[parameter]):
                 raise ValueError(
                     f"operators are compared with one exact attention, but {parameter} is "
-                    f"{_shown(found[parameter])} in {first} and {_shown(value)} in {source}. "
+                    f"{_shown(settings[parameter])} in {first} and {_shown(value)} in {source}. "
                     "Compare them in separate calls."
                 )
-    return found
+    return settings
 
 
 def _stated(operator, width):
     """Return what an operator says about its direction, scale and mask."""
-    found = {}
+    settings = {}
     for name in ("causal", "is_causal"):
         if isinstance(getattr(operator, name, None), (bool, np.bool_)):
-            found["causal"] = bool(getattr(operator, name))
+            settings["causal"] = bool(getattr(operator, name))
     scale = getattr(operator, "scale", "")
     if scale is None or isinstance(scale, Real):
-        found["scale"] = check_scale(scale, width)
+        settings["scale"] = check_scale(scale, width)
     if hasattr(operator, "mask"):
         of_call = getattr(operator, "_mask_of_call", None)  # of modules, whose masks may be trained
-        found["mask"] = operator.mask if of_call is None else of_call()
-    return found
+        settings["mask"] = operator.mask if of_call is None else of_call()
+    return settings
 
 
 def _shown(value):
@@ -219,13 +219,15 @@ def _shown(value):
     return " ".join(repr(value).split())[:100]
 
 
-def _is_same(one, other):
+def _is_same(value, other):
     """Return whether two settings are equal: masks also by what they are made of."""
-    if one is other:
+    if value is other:
         return True
-    if isinstance(one, Real) and isinstance(other, Real):
-        return bool(np.isclose(one, other, rtol=1e-12, atol=0.0))
-    if type(one) is type(other) and type(one) in _MASKS:
-        return all(_is_same(getattr(one, part), getattr(other, part)) for part in _MASKS[type(one)])
-    both = to_host(one), to_host(other)
-    return all(isinstance(part, (np.ndarray, tuple)) for part in both) and np.array_equal(*both)
+    if isinstance(value, Real) and isinstance(other, Real):
+        return bool(np.isclose(value, other, rtol=1e-12, atol=0.0))
+    if type(value) is type(other) and type(value) in _MASKS:
+        return all(
+            _is_same(getattr(value, part), getattr(other, part)) for part in _MASKS[type(value)]
+        )
+    arrays = to_host(value), to_host(other)
+    return all(isinstance(part, (np.ndarray, tuple)) for part in arrays) and np.array_equal(*arrays)

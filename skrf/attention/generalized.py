@@ -229,16 +229,16 @@ class GeneralizedMap(EstimatorBase):
         """Return the feature maps of both sides."""
         epsilon, width = self.epsilon, self.n_features_in_
         if self.functions is not None:
-            rest = epsilon, None, self.sigma, width, Shape(), False, False
-            return [Generalized(f"functions: {g!r}", g, *rest) for g in self.functions]
+            shared = epsilon, None, self.sigma, width, Shape(), False, False
+            return [Generalized(f"functions: {g!r}", g, *shared) for g in self.functions]
         drawn = self._projection(random_state)
         if isinstance(drawn, DenseProjection):
             self.omega_ = drawn.dense()
         g, name = self.nonlinearity, f"nonlinearity={self.nonlinearity!r}"
         is_known = isinstance(g, str)
         g = _NONLINEARITIES.get(g) if is_known else g  # none is the exponential
-        rest = epsilon, drawn.scaled(self.sigma), self.sigma, width, None, is_known, is_known
-        return [Generalized(name, g, *rest)] * 2
+        shared = epsilon, drawn.scaled(self.sigma), self.sigma, width, None, is_known, is_known
+        return [Generalized(name, g, *shared)] * 2
 
     def _projection(self, random_state):
         """Return the drawn projection."""

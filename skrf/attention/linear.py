@@ -220,11 +220,11 @@ def attend_to_earlier(features, out, sums, block_size, goes_on=True):
     is_alone = sums is None and not goes_on and len(parts) == 1 and n <= _ALONE
     for rows in parts:
         keys, values, fall = features.keys(rows), features.values(rows), None
-        own = None if gates is None else gates[..., rows]
-        if own is not None and sums is not None:
-            sums = _faded(sums, own[..., :1])
-        if own is not None and own.shape[-1] > 1:
-            keys, fall = _gated(keys, own)
+        block_gates = None if gates is None else gates[..., rows]
+        if block_gates is not None and sums is not None:
+            sums = _faded(sums, block_gates[..., :1])
+        if block_gates is not None and block_gates.shape[-1] > 1:
+            keys, fall = _gated(keys, block_gates)
         sums = Sums.before(keys, values) if sums is None else sums
         if rows.start < first:
             sums = sums.add(keys, values)
@@ -232,7 +232,7 @@ def attend_to_earlier(features, out, sums, block_size, goes_on=True):
             queries = features.queries(slice(rows.start - first, rows.stop - first))
             sums = _attend_in_block(out, sums, queries, keys, values, fall, is_alone)
         if fall is not None:
-            sums = _faded(sums, own[..., 1:])
+            sums = _faded(sums, block_gates[..., 1:])
     return sums
 
 
@@ -525,7 +525,7 @@ class AttentionResult(NamedTuple):
     n_lost : int
         Queries whose weights sum to 0 although they see a key.
     distances : ndarray or float
-        As from `judged`, or 0.
+        As from `sampled_distances`, or 0.
     """
 
     out: Any

@@ -109,27 +109,27 @@ def attend(key_features, mask, heads, out):
     queries, keys = key_features.queries(every), key_features.keys(every)
     features = Features(queries, keys, key_features.values(every), heads)
     pieces, n_queries = [], queries.values.shape[-2]
-    rest = np.arange(n_queries)
+    remaining = np.arange(n_queries)
     if mask.products_pay(queries.values.shape[-1], features.values.shape[-1] - 1):
-        found, is_right = _by_products(features, mask)
-        rest, pieces = np.flatnonzero(~is_right), _piece(np.arange(n_queries), found, is_right)
-    parts = [rest[block] for block in blocks(len(rest), mask.block_rows)]
+        result, is_right = _by_products(features, mask)
+        pieces, remaining = _piece(remaining, result, is_right), remaining[~is_right]
+    parts = [remaining[block] for block in blocks(len(remaining), mask.block_rows)]
     work = partial(_by_entries, features=features, mask=mask)
     results = run_all(work, parts) if key_features.inputs.is_numpy else map(work, parts)
     pieces += chain.from_iterable(results)
-    order, *found = zip(*pieces, strict=True)
-    order, found = np.concatenate(order), [side_by_side(parts, -2) for parts in found]
+    order, *result = zip(*pieces, strict=True)
+    order, result = np.concatenate(order), [side_by_side(parts, -2) for parts in result]
     if np.any(order[1:] < order[:-1]):
-        found = [take(array, np.argsort(order), -2) for array in found]
-    sums, level = found
+        result = [take(array, np.argsort(order), -2) for array in result]
+    sums, level = result
     out.put(sums, level + math.log(mask.largest))
     return _n_lost(sums, features, mask) if features.is_signed else 0
 
 
-def _piece(rows, found, is_right):
+def _piece(rows, result, is_right):
     """Return the accurate ones of some rows with their sums and log scales, or nothing."""
     done = np.flatnonzero(is_right)
-    return [(rows[done], *(some_rows(array, done) for array in found))] if len(done) else []
+    return [(rows[done], *(some_rows(array, done) for array in result))] if len(done) else []
 
 
 def _n_lost(sums, features, mask):
@@ -144,9 +144,9 @@ def _n_lost(sums, features, mask):
 
 def _sees_a_key(rows, features, mask):
     """Return, on the host, which rows see a key that is not padded: (..., G or 1, n)."""
-    xp, seen = namespace(features.values), mask.seen(rows)
-    is_key = to_host(xp.max(constant(features.keys.exponents), axis=-1) > -np.inf)[..., seen]
-    entries = mask.entries(rows, seen, features.values, features.heads)
+    xp, visible = namespace(features.values), mask.visible(rows)
+    is_key = to_host(xp.max(constant(features.keys.exponents), axis=-1) > -np.inf)[..., visible]
+    entries = mask.entries(rows, visible, features.values, features.heads)
     is_seen = _of_all_heads(to_host(constant(entries)) > 0, mask)
     return (is_seen & is_key[..., None, None, :]).any(axis=-1)
 
@@ -191,9 +191,9 @@ def _by_products(features, mask):
         for block in blocks(K.shape[-2], max(1, batch // few_values.shape[-2])):
             columns = K[..., block, None, :] * few_values
             *leading, n_features, n_values, n_keys = columns.shape
-            seen = product(xp.reshape(columns, (*leading, -1, n_keys)))
-            seen = xp.reshape(seen, (*seen.shape[:-2], n_features, n_values, -1))
-            total = total + xp.sum(Q[..., block, None, :] * seen, axis=-3)
+            masked = product(xp.reshape(columns, (*leading, -1, n_keys)))
+            masked = xp.reshape(masked, (*masked.shape[:-2], n_features, n_values, -1))
+            total = total + xp.sum(Q[..., block, None, :] * masked, axis=-3)
         return total
 
     # More parts than threads; transforms are fastest for a power of 2 of columns.
@@ -242,12 +242,12 @@ def _by_entries(rows, features, mask):
     """Return pieces (rows, sums (..., G, n, e + 1) in float64, log scales) that cover some rows."""
     if len(rows) == 1 and features.doubled is features:
         return [(rows, *_row_alone(rows, features, mask))]
-    found, is_right = _block(rows, features, mask)
-    rest, pieces = rows[~is_right], _piece(rows, found, is_right)
-    if len(rest):
+    result, is_right = _block(rows, features, mask)
+    remaining, pieces = rows[~is_right], _piece(rows, result, is_right)
+    if len(remaining):
         is_double = features.doubled is features
-        parts = np.array_split(rest, 2) if is_double and len(rest) == len(rows) else [rest]
-        for block in parts:
+        is_stuck = is_double and len(remaining) == len(rows)
+        for block in np.array_split(remaining, 2) if is_stuck else [remaining]:
             pieces += _by_entries(block, features.doubled, mask)
     return pieces
 
@@ -270,7 +270,7 @@ def _block(rows, features, mask):
     """Return sums of rows and log scales, and on the host which of them are accurate."""
     values = features.values
     xp, n_rows = namespace(values), len(rows) * math.prod(features.queries.values.shape[:-2])
-    parts = _key_parts(mask.seen(rows), n_rows)
+    parts = _key_parts(mask.visible(rows), n_rows)
     exponents = constant(features.keys.exponents)
     top = xp.full_like(exponents[..., 0, :], -np.inf)
     for block in parts:
@@ -299,16 +299,16 @@ def _block(rows, features, mask):
 
 def _row_alone(rows, features, mask):
     """Return the sums of one row, whose pairs have their own exponents, and its log scale."""
-    values, seen = features.values, mask.seen(rows)
+    values, visible = features.values, mask.visible(rows)
     xp, queries = namespace(values), features.queries.map(lambda array: some_rows(array, rows))
     n_entries = math.prod(queries.values.shape[:-2]) * queries.values.shape[-1]
-    parts = _key_parts(seen, n_entries)
+    parts = _key_parts(visible, n_entries)
     if not parts:
         shape = queries.values.shape[:-1]
         return [in_library_of(np.zeros((*shape, n)), values) for n in (values.shape[-1], 1)]
     pairs = [_pairs(queries, features.keys.map(lambda X, p=p: some_rows(X, p))) for p in parts]
     signs, logs = (side_by_side(list(pieces), -1) for pieces in zip(*pairs, strict=True))
-    entries = mask.entries(rows, seen, values, features.heads)
+    entries = mask.entries(rows, visible, values, features.heads)
     weights = _of_all_heads(entries, mask)[..., 0, :]
     # Weights enter as logarithms. Those of 0 have no logarithm, but a gradient.
     sizes = constant(weights)
@@ -318,7 +318,7 @@ def _row_alone(rows, features, mask):
     level = constant(xp.where(is_used, logs, like(-np.inf, logs)))
     level = finite(xp.max(level, axis=-1, keepdims=True))
     kernel = signs * xp.exp(xp.clip(logs - level, None, _HIGHEST)) * (weights / sizes)
-    sums = kernel[..., None, :] @ some_rows(values, seen)[..., None, :, :]
+    sums = kernel[..., None, :] @ some_rows(values, visible)[..., None, :, :]
     return sums, level[..., None]
 
 

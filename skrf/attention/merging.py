@@ -98,9 +98,9 @@ def merge_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Re
     lse = log_weights(total[..., 0], level[..., 0])
     shares, out = weights / xp.where(total == 0, xp.ones_like(total), total), 0.0
     for i in range(n):
-        share, own = shares[..., i][..., None], cast(outputs[i], xp.float64)
+        share, output = shares[..., i][..., None], cast(outputs[i], xp.float64)
         # What an operator returns without any key may be NaN, as in torch: its weight is 0.
-        out = out + share * xp.where(share == 0, like(0.0, own), own)
+        out = out + share * xp.where(share == 0, like(0.0, output), output)
     return cast(out, dtype), cast(lse, lses[0].dtype)
 
 

@@ -13,6 +13,16 @@ from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
 from . import masked
+from ._diagnosis import (
+    AttentionDiagnosis,
+    effective_features,
+    n_lost_of,
+    sampled_distances,
+    spread,
+    warn_of_cancelled,
+    warn_of_collapse,
+    warn_of_lost,
+)
 from ._feature_maps import (
     HeadMaps,
     check_lse,
@@ -25,16 +35,6 @@ from ._feature_maps import (
 )
 from ._gates import with_gates
 from ._inputs import blocks, check_flag, check_inputs, check_scale
-from ._judging import (
-    AttentionDiagnosis,
-    effective_features,
-    judged,
-    n_lost_of,
-    spread,
-    warn_of_cancelled,
-    warn_of_collapse,
-    warn_of_lost,
-)
 from ._masks import as_mask, owned
 from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
@@ -50,7 +50,7 @@ from .masks import DecayMask
 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
 _STATISTICS_ROWS = 1024  # queries and keys per set that a call takes statistics from
-_JUDGED_QUERIES = 16  # queries checked by every call, at least one per set of keys
+_SAMPLED_QUERIES = 16  # queries checked by every call, at least one per set of keys
 
 
 class ApproxKernelAttention(EstimatorBase):
@@ -372,19 +372,19 @@ class ApproxKernelAttention(EstimatorBase):
             or a mask, if weights of both signs nearly cancel, so that outputs exceed all values.
         """
         inputs, maps = self._prepared(q, k, v, key_padding_mask, log_gates, return_lse)
-        n_judged = 0
+        n_sampled = 0
         if self._is_softmax and inputs.log_gates is None:
-            n_judged = max(1, _JUDGED_QUERIES // inputs.k.shape[0])
-        attended = self._attend(inputs, maps, n_judged=n_judged, wants_lse=return_lse)
+            n_sampled = max(1, _SAMPLED_QUERIES // inputs.k.shape[0])
+        attended = self._attend(inputs, maps, n_sampled=n_sampled, wants_lse=return_lse)
         warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
-        if n_judged:
+        if n_sampled:
             warn_of_collapse(attended.distances[1])
         elif not maps[0].is_positive:
             warn_of_cancelled(attended.out, inputs.v)
         out = inputs.given_layout(attended.out)
         return (out, inputs.given_rows(attended.lse)) if return_lse else out
 
-    def _attend(self, inputs, maps, *, n_judged=0, window=None, state=None, wants_lse=False):
+    def _attend(self, inputs, maps, *, n_sampled=0, window=None, state=None, wants_lse=False):
         """Return the output, what can continue it, lost queries, and distances to exact attention.
 
         Parameters
@@ -393,10 +393,10 @@ class ApproxKernelAttention(EstimatorBase):
             The inputs.
         maps : list of HeadMaps
             Of every set of keys.
-        n_judged : int, default=0
+        n_sampled : int, default=0
             Queries per set that are compared with exact attention.
         window : int, default=None
-            As in `judged`.
+            As in `sampled_distances`.
         state : AttentionState, default=None
             The state before the inputs.
         wants_lse : bool, default=False
@@ -424,9 +424,11 @@ class ApproxKernelAttention(EstimatorBase):
                 attend_to_all(features, out, self.block_size)
                 n_lost = n_lost_of(features.inputs, out.zeros(), False)
             outputs, distances = out.joined(), 0.0
-            if n_judged:
+            if n_sampled:
                 scale = check_scale(self.scale, inputs.k.shape[-1])
-                distances = judged(features, outputs, n_judged, scale, self.causal, window)
+                distances = sampled_distances(
+                    features, outputs, n_sampled, scale, self.causal, window
+                )
             sums, is_unusual = None if state is None else sums, not features.is_usual
             return AttentionResult(outputs, out.lse(), sums, is_unusual, n_lost, distances)
 
@@ -572,12 +574,12 @@ class ApproxKernelAttention(EstimatorBase):
         inputs, maps = self._prepared(q, k, v, key_padding_mask)
         # A feature costs as much as an exact key, and once more for the heads that share keys.
         window = round(maps[0].n_features * (1 + 1 / inputs.q.shape[1]))
-        n_judged = _DIAGNOSED_QUERIES if self._is_softmax else 0
-        attended = self._attend(inputs, maps, n_judged=n_judged, window=window)
+        n_sampled = _DIAGNOSED_QUERIES if self._is_softmax else 0
+        attended = self._attend(inputs, maps, n_sampled=n_sampled, window=window)
         outputs = [attended.out]
         for n in range(1, _DIAGNOSED_DRAWS):
-            others = redrawn_maps(maps, lambda transformer, n=n: transformer._seed + n)
-            outputs.append(self._attend(inputs, others).out)
+            redrawn = redrawn_maps(maps, lambda transformer, n=n: transformer._seed + n)
+            outputs.append(self._attend(inputs, redrawn).out)
         error = spread([to_host(out) for out in outputs])
         effective = None
         if self.mask is None and maps[0].is_positive:
@@ -586,7 +588,7 @@ class ApproxKernelAttention(EstimatorBase):
                 for sets in self._slices(inputs, maps)
             ]
             effective = np.concatenate(parts) if any(map(len, parts)) else None
-        if not n_judged:
+        if not n_sampled:
             return AttentionDiagnosis(error, effective)
         *squares, size = attended.distances[0]
         names = "attention", "mean", "window"

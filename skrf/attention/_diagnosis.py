@@ -1,4 +1,4 @@
-"""How far an output is from exact attention, judged at a few queries beside simple answers."""
+"""How far an output is from exact attention, measured at a few queries beside simple answers."""
 
 import math
 import warnings
@@ -122,7 +122,7 @@ def warn_of_collapse(distances):
         )
 
 
-def judged(features, out, n_queries, scale, is_causal, window=None):
+def sampled_distances(features, out, n_queries, scale, is_causal, window=None):
     """Return distances of answers from exact attention at some queries.
 
     Parameters
@@ -172,8 +172,10 @@ def judged(features, out, n_queries, scale, is_causal, window=None):
             answers.append(_mean(weights * like(is_near, weights), values))
         answers.append(like(0.0, exact))
         squares = [xp.sum((answer - exact) ** 2, axis=-1) for answer in answers]
-        both = squares, [xp.sqrt(answer) for answer in squares]
-        total = total + np.array([[float(xp.sum(answer)) for answer in parts] for parts in both])
+        measures = squares, [xp.sqrt(answer) for answer in squares]
+        total = total + np.array(
+            [[float(xp.sum(answer)) for answer in parts] for parts in measures]
+        )
     return total
 
 
