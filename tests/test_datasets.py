@@ -102,12 +102,15 @@ def test_a_file_is_read_as_it_is(end, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "line", "said"),
     [
-        ("banknote", "1,2,3,0", "row 1 must have 5 columns .* got 4"),
+        ("banknote", "1,2,3,0", "rows must have 5 columns .* got 4"),
+        ("banknote", "1,2,3,4,0\n1,2,3", "entropy in row 2 must be a finite number, got ''"),
+        ("banknote", "1,2,3,4,0\n1,2,3,4,5,0", "Expected 5 fields in line 2"),
+        ("banknote", "1,2,inf,4,0", "curtosis in row 1 must be a finite number, got 'inf'"),
         ("banknote", "a,2,3,4,0", "variance in row 1 must be a finite number, got 'a'"),
         ("banknote", "1,2,nan,4,0", "curtosis in row 1 must be a finite number, got 'nan'"),
         ("banknote", "1,2,3,4,7", "label in row 1 must be one of 0, 1, got '7'"),
         ("car", "a,b,,d,e,f,acc", "doors in row 1 must be text, got ''"),
-        ("car", "", "no rows"),
+        ("car", "", "No columns"),
     ],
 )
 def test_cells_that_are_not_allowed(name, line, said, tmp_path):

@@ -1,7 +1,5 @@
 """Eight UCI classification sets, from local files or from OpenML."""
 
-import csv
-import math
 import os
 import tomllib
 from functools import cache
@@ -38,7 +36,7 @@ def load_uci(
     The function looks for the file ``<name>.csv`` (comma-separated, no header line, the label in
     the last column) in `data_dir`, then in the folder named by the environment variable
     ``SKRF_UCI_DIR``. If neither has it and `download` is True, it fetches the set from OpenML. The
-    library ships no data, and downloads nothing unless asked to.
+    library ships no data, and downloads nothing unless asked to. It reads the rows with pandas.
 
     ========  ======  ==========================  =======  ==================
     name      rows    features                    classes  labels
@@ -63,8 +61,8 @@ def load_uci(
         If True, return ``(data, target)`` instead of a Bunch.
     download : bool, default=False
         If True, fetch the set from OpenML if no file is found. scikit-learn keeps the download in
-        its own data folder, so it happens only once. Requires pandas. Not possible for ``"wifi"``,
-        for which no OpenML dataset could be verified.
+        its own data folder, so it happens only once. Not possible for ``"wifi"``, for which no
+        OpenML dataset could be verified.
 
     Returns
     -------
@@ -86,12 +84,12 @@ def load_uci(
     Raises
     ------
     ValueError
-        If `name` is unknown; if a file or download has the wrong number of columns, or a value that
-        its column does not allow; or if ``"wifi"`` is to be downloaded.
+        If `name` is unknown; if a file or download has no rows, the wrong number of columns, or a
+        value that its column does not allow; or if ``"wifi"`` is to be downloaded.
     FileNotFoundError
         If no file is found and `download` is False.
     ImportError
-        If a download needs pandas, which is not installed.
+        If pandas is not installed.
     ConnectionError
         If the download fails.
 
@@ -135,16 +133,16 @@ def load_uci(
         if path is None and folder and (Path(folder).expanduser() / f"{name}.csv").is_file():
             path = Path(folder).expanduser() / f"{name}.csv"
     if path is not None:
-        source, rows = repr(str(path)), _rows_of_file(path)
+        source, frame = repr(str(path)), _read_file(path)
     elif download:
-        source, rows = "OpenML", _rows_of_openml(name, facts)
+        source, frame = "OpenML", _fetch(name, facts)
     else:
         raise FileNotFoundError(
             f"No file {name}.csv in data_dir={data_dir!r}, nor in the folder that the environment "
             f"variable {_VARIABLE} names, {os.environ.get(_VARIABLE)!r}. Put it into either, or "
             f"pass download=True. The original is at https://doi.org/{facts['doi']}."
         )
-    *columns, target = _parsed(rows, facts, f"{source}, name={name!r}")
+    *columns, target = _columns(frame, facts, f"{source}, name={name!r}")
     # Copied, so that each row is contiguous.
     data = np.array(columns, dtype=object if facts["categorical"] else np.float64).T.copy()
     if return_X_y:
@@ -157,15 +155,20 @@ def load_uci(
     )
 
 
-def _rows_of_file(path):
-    """Return the rows of a file, lists of text, the label last."""
+def _read_file(path):
+    """Return the rows of a file as text."""
+    from pandas import read_csv
+
     # utf-8-sig: files saved by a spreadsheet may begin with a byte order mark.
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        return [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
+    text = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
+    try:
+        return read_csv(path, header=None, skipinitialspace=True, **text)
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r}: {error}") from error
 
 
-def _rows_of_openml(name, facts):
-    """Return the same from OpenML, in the spelling of UCI."""
+def _fetch(name, facts):
+    """Return the rows from OpenML, with labels in the spelling of UCI."""
     if "openml_id" not in facts:
         raise ValueError(
             f"download=True is not possible for name={name!r}: no OpenML dataset is verified to "
@@ -181,50 +184,38 @@ def _rows_of_openml(name, facts):
             f"{name!r} could not be downloaded from OpenML: {error}. Without a network, save the "
             f"file from https://doi.org/{facts['doi']} as {name}.csv in data_dir."
         ) from error
-    labels = [_text(label) for label in frame.pop(facts["openml_target"])]
-    labels = [facts.get("openml_labels", {}).get(label, label) for label in labels]
-    return [[*row, label] for row, label in zip(frame.to_numpy(), labels, strict=True)]
+    labels = _text(frame.pop(facts["openml_target"]))
+    return frame.assign(label=labels.replace(facts.get("openml_labels", {})))
 
 
-def _parsed(rows, facts, source):
+def _columns(frame, facts, source):
     """Return columns of floats, of strings and of labels, or raise and name a wrong cell."""
+    from pandas import to_numeric
+
     names = [*facts["feature_names"], "label"]
-    label_of = {str(label): label for label in facts["classes"]}
-    columns = [[] for _ in names]
-    for i, row in enumerate(rows, start=1):
-        if len(row) != len(names):
+    if frame.shape[1] != len(names):
+        raise ValueError(
+            f"{source}: rows must have {len(names)} columns without a header line, "
+            f"{', '.join(names)}; got {frame.shape[1]}."
+        )
+    label_of, columns = {str(label): label for label in facts["classes"]}, []
+    for j, (name, (_, cells)) in enumerate(zip(names, frame.items(), strict=True)):
+        if name == "label":
+            values, allowed = _text(cells).map(label_of), f"one of {', '.join(label_of)}"
+        elif j in facts["categorical"]:
+            values, allowed = _text(cells).replace("", None), "text"
+        else:
+            values, allowed = to_numeric(cells, errors="coerce"), "a finite number"
+            values = values.where(np.isfinite(values))
+        if values.isna().any():
+            row = int(values.isna().argmax())
             raise ValueError(
-                f"{source}: row {i} must have {len(names)} columns without a header line, "
-                f"{', '.join(names)}; got {len(row)}."
+                f"{source}: {name} in row {row + 1} must be {allowed}, got {cells.iloc[row]!r}."
             )
-        for j, (cell, column) in enumerate(zip(row, columns, strict=True)):
-            if j == len(names) - 1:
-                value, allowed = label_of.get(_text(cell)), f"one of {', '.join(label_of)}"
-            elif j in facts["categorical"]:
-                value, allowed = _text(cell) or None, "text"
-            else:
-                value, allowed = _number(cell), "a finite number"
-            if value is None:
-                raise ValueError(
-                    f"{source}: {names[j]} in row {i} must be {allowed}, got {cell!r}."
-                )
-            column.append(value)
-    if not rows:
-        raise ValueError(f"{source}: no rows.")
+        columns.append(values.tolist())
     return columns
 
 
-def _number(cell):
-    """Return a finite number, or None."""
-    try:
-        value = float(cell)
-    except (TypeError, ValueError):
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _text(cell):
-    """Return a cell as the UCI file spells it; a column of digits may arrive as 1.0."""
-    if isinstance(cell, float):
-        return str(int(cell)) if cell.is_integer() else ""
-    return str(cell).strip().strip("'\"")
+def _text(cells):
+    """Return cells as the UCI file spells them; a column of digits may arrive as 1.0."""
+    return cells.astype(str).str.strip(" '\"").str.removesuffix(".0")
