@@ -303,6 +303,9 @@ class ClusterSteps(CenteredRandomFeatures):
                 "'iid'. theory.compare estimates the error from draws."
             )
 
+    def _variance_is_exact(self, learned):
+        return True
+
     def _log_variance(self, fitted, X, Y):
         learned = fitted.learned
         self._check_variance(learned)

@@ -1,6 +1,7 @@
 """What a fit reads, the rows and a seed, and the immutable result that it leaves."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from .._memory import check_fits, components
 from .._threads import narrow_blas
-from .._validation import draw_seed, read_only
+from .._validation import draw_seed
 from ..statistics import PairStatistics
 from ._clusters import unique_rows
 from ._map import FeatureMap
@@ -129,7 +130,7 @@ class Fitted:
         for values in (fitted.attributes, *map(vars, parts)):
             for value in values.values():
                 if isinstance(value, np.ndarray):
-                    read_only(value)
+                    value.flags.writeable = False
         return fitted
 
     @classmethod
@@ -165,7 +166,7 @@ class Fitted:
         draw = self.spec._draw(self.learned, seed)
         return self.assemble(self.spec, seed, self.statistics, self.learned, draw)
 
-    @property
+    @cached_property
     def attributes(self):
         """Public attributes by name."""
         both = {**vars(self.learned), **vars(self.draw)}

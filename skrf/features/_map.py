@@ -310,7 +310,7 @@ def plain_features(feature_map: FeatureMap, X: Array, name: str = "X") -> tuple[
         return (False, False) if is_safe else out_of_range(feature_map, out)
 
     features, flaws = _by_blocks(feature_map, X, write)
-    return features, *(any(flaw) for flaw in zip(*flaws, strict=True))
+    return features, *map(any, zip(*flaws, strict=True))
 
 
 def out_of_range(feature_map, features):

@@ -136,6 +136,10 @@ class WeightedExponential(PositiveNonlinearity):
 
     log_weights: np.ndarray
 
+    def knows_pairs(self, cosine):
+        """Return whether rows repel each other: their error was never above that of independent."""
+        return cosine <= 0
+
     def multiplier(self, projection):
         """Return the projection as it is and half the log weights."""
         return projection, self.log_weights / 2
@@ -233,7 +237,6 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         "tau": [StrOptions({"auto"}), Interval(Real, *_TAUS, closed="both")],
         "share": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
     }
-    _couplings_with_variance = "iid", "orthogonal", "simplex"
     _looks_at_rows = _reads_labels = True
 
     def __init__(

@@ -51,6 +51,10 @@ class DenseExponential(PositiveNonlinearity):
         """Return log(exp(delta) - 1)."""
         return log_expm1(self.log_second_moment(geometry))
 
+    def knows_pairs(self, cosine):
+        """Return whether projections are orthogonal, whose error is at most that of independent."""
+        return cosine == 0
+
     def _symmetric(self, values):
         return (self.axes.T * values) @ self.axes
 
@@ -70,7 +74,6 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
 
     _parameter_constraints = {"asymmetric": ["boolean"]}
     _needs_full_statistics = True
-    _couplings_with_variance = "iid", "orthogonal"
 
     def _learn(self, learned, statistics):
         learned.balance = None
@@ -100,21 +103,6 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
         if learned is None:
             return DenseExponential(np.zeros(1), np.eye(1))
         return DenseExponential(np.minimum((1 - 1 / learned.rho_) / 8, 0.0), learned.rotation_)
-
-    def _check_variance(self, learned):
-        if self.coupling not in self._couplings_with_variance:
-            raise NotImplementedError(
-                f"No closed form or bound is known for {type(self).__name__} with coupling="
-                f"{self.coupling!r}. Known: {', '.join(map(repr, self._couplings_with_variance))}. "
-                "theory.compare estimates the error from draws."
-            )
-        self._check_is_dense()
-
-    def _log_variance(self, fitted, X, Y):
-        learned = fitted.learned
-        self._check_variance(learned)
-        # The error of orthogonal projections does not exceed that of independent ones.
-        return self._log_mean_squared_error(learned, X, Y, {1: learned.n_projections})
 
 
 @document
@@ -205,9 +193,6 @@ class DenseExponentialRF(PrincipalAxesRandomFeatures):
         self.projection = projection
         self.center = center
         self.random_state = random_state
-
-    def _variance_is_exact(self, learned):
-        return self.coupling == "iid" or learned.n_features == 1
 
 
 # Share of the mean variance, added to all variances: directions in which a set hardly varies are

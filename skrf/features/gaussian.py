@@ -297,36 +297,41 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         return Affine(learned.sigma, offset, matrix, self.kernel == "softmax")
 
     def _assemble(self, learned, draw):
-        nonlinearity = self._nonlinearity(learned, draw)
-        queries = GaussianMap.of(self._affine(learned), draw.projection, nonlinearity)
-        keys = self._affine(learned, keys=True)
-        if nonlinearity.is_symmetric and keys.matrix is None:
+        nonlinearity, affine = self._nonlinearity(learned, draw), self._affine(learned)
+        queries = GaussianMap.of(affine, draw.projection, nonlinearity)
+        if nonlinearity.is_symmetric and affine.matrix is None:
             return queries, queries
+        keys = self._affine(learned, keys=True)
         return queries, replace(queries, affine=keys, is_keys=True)
 
     def _check_variance(self, learned):
         self._check_is_dense()
-        coupling, has_pairs = self._joint, hasattr(self._nonlinearity(learned), "pair")
+        nonlinearity = self._nonlinearity(learned)
 
         def is_known(coupling, *size):
-            blocks = coupling.blocks(*size)
-            return all(
-                coupling.pair_cosine(rows) is not None and (has_pairs or rows == 1)
-                for rows in blocks
+            cosines = {rows: coupling.pair_cosine(rows) for rows in coupling.blocks(*size)}
+            return None not in cosines.values() and all(
+                rows == 1 or nonlinearity.knows_pairs(cosine) for rows, cosine in cosines.items()
             )
 
-        if not is_known(coupling, learned.n_projections, learned.n_features):
+        if not is_known(self._joint, learned.n_projections, learned.n_features):
             known = [name for name, other in COUPLINGS.items() if is_known(other, 2, 2)]
             raise NotImplementedError(
-                f"No closed form is known for coupling={self.coupling!r}. "
-                f"Known: {', '.join(map(repr, known))}. "
+                f"No closed form or bound is known for {type(self).__name__} with coupling="
+                f"{self.coupling!r}. Known: {', '.join(map(repr, known))}. "
                 "theory.compare estimates the error from draws."
             )
+
+    def _variance_is_exact(self, learned):
+        blocks = self._joint.blocks(learned.n_projections, learned.n_features)
+        return hasattr(self._nonlinearity(learned), "pair") or max(blocks) == 1
 
     def _log_variance(self, fitted, X, Y):
         self._check_variance(fitted.learned)
         coupling, learned = self._joint, fitted.learned
-        blocks = coupling.blocks(learned.n_projections, learned.n_features)
+        blocks = {1: learned.n_projections}
+        if hasattr(self._nonlinearity(learned), "pair"):
+            blocks = coupling.blocks(learned.n_projections, learned.n_features)
         return self._log_mean_squared_error(learned, X, Y, blocks, coupling.pair_cosine)
 
     def _terms(self, fitted):

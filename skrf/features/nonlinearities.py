@@ -68,6 +68,10 @@ class Nonlinearity:
         """
         raise NotImplementedError
 
+    def knows_pairs(self, cosine):
+        """Return whether the error of pairs at this cosine is known, or that it is no larger."""
+        return hasattr(self, "pair")
+
     def log_range(self, geometry):
         """Return the log length of an interval that contains the estimate of one projection.
 
