@@ -76,15 +76,15 @@ def features(mechanism, X, *, keys=False):
     return plain_features(mechanism.feature_maps_[keys], X)[0]
 
 
-def altered(mechanism, *, draw=None, **learned):
+def altered(mechanism, *, draw=None, **parameters):
     """Return a fitted mechanism with other parameters, or other random numbers, than it found."""
     fitted = mechanism._fitted
-    parameters = SimpleNamespace(**{**vars(fitted.learned), **learned})
+    changed = SimpleNamespace(**{**vars(fitted.parameters), **parameters})
     if draw is None:
-        numbers = fitted.spec._draw(parameters, fitted.seed)
+        numbers = fitted.spec._draw(changed, fitted.seed)
     else:
         numbers = SimpleNamespace(**{**vars(fitted.draw), **draw})
-    parts = fitted.spec, fitted.seed, fitted.statistics, parameters, numbers
+    parts = fitted.spec, fitted.seed, fitted.statistics, changed, numbers
     return mechanism._with(Fitted.assemble(*parts))
 
 

@@ -111,7 +111,7 @@ def test_weights_count_in_sizes_about_a_shift():
 
 def log_second_moments(fitted, X, Y):
     """Return the log of the mean over all pairs of every column's second moment."""
-    law = fitted._fitted.spec._counts(fitted._fitted.learned)
+    law = fitted._fitted.spec._counts(fitted._fitted.parameters)
     inside = [fitted.feature_maps_[0].clamped(Z)[0] for Z in (X, Y)]
     products = inside[0][:, None, :] * inside[1]
     gaps2 = (inside[0][:, None, :] - inside[1]) ** 2
@@ -174,7 +174,7 @@ def test_no_other_law_of_a_column_is_better(pair):
     for kind in (DiscreteRF, PoissonRF, GeometricRF):
         fitted = kind(2, sigma=1.0, random_state=0).fit(queries, keys=keys)._fitted
         with np.errstate(over="ignore"):
-            delta = fitted.spec._counts(fitted.learned).coordinate_delta(products)
+            delta = fitted.spec._counts(fitted.parameters).coordinate_delta(products)
             logs.append(logsumexp(delta + gains, axis=(0, 1)))
     for other in logs[1:]:
         assert (logs[0] <= other + 1.1e-4 + 1e-12 * np.abs(other)).all()
@@ -183,10 +183,10 @@ def test_no_other_law_of_a_column_is_better(pair):
 def test_counts_are_drawn_from_the_law():
     """Table and tail, by chi-square over the cells with an expected count of 5 or more."""
     law = DiscreteRF(20_000, random_state=0, sigma=1.0).fit(X[:, :2]).set_params()
-    learned = law._fitted.learned
-    learned = type(learned)(**{**vars(learned), "tail_share_": np.array([0.5, 1e-4])})
-    counts = law._counts(learned).draw((20_000, 2), np.random.default_rng(0))
-    masses = np.exp(law._counts(learned).log_mass(np.repeat(np.arange(80)[:, None], 2, axis=1)))
+    parameters = law._fitted.parameters
+    parameters = type(parameters)(**{**vars(parameters), "tail_share_": np.array([0.5, 1e-4])})
+    counts = law._counts(parameters).draw((20_000, 2), np.random.default_rng(0))
+    masses = np.exp(law._counts(parameters).log_mass(np.repeat(np.arange(80)[:, None], 2, axis=1)))
     assert_allclose(masses.sum(axis=0), 1, rtol=1e-12)
     for column in range(2):
         expected = 20_000 * masses[:, column]
@@ -218,7 +218,7 @@ def test_a_law_for_sizes_of_any_order(size, positive, per_feature):
     assert not np.isnan(features(best, rows)).any()
     assert not np.isnan(best.kernel_variance(rows, log=True)).any()
     unbalanced = DiscreteRF(30, random_state=0, sigma=1.0).fit(rows, keys=X / size)
-    counts = unbalanced._fitted.spec._counts(unbalanced._fitted.learned)
+    counts = unbalanced._fitted.spec._counts(unbalanced._fitted.parameters)
     balanced = counts.log_relative_second_moment(rows[:1], X[:1] / size)
     assert np.isfinite(balanced).all()
 

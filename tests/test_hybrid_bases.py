@@ -71,7 +71,7 @@ def test_the_estimate_is_the_weighted_sum_of_those_of_the_bases(coefficients, sh
 def test_what_bases_learn_is_what_they_learn_alone():
     base = DenseExponentialRF(), OptimalPositiveRF(), PoissonRF()
     model = hybrid(base, shared=False, sigma=0.8).fit(X, keys=Y)
-    dense, optimal, poisson = model._fitted.learned.bases
+    dense, optimal, poisson = model._fitted.parameters.bases
     assert_allclose(dense.rho_, DenseExponentialRF(sigma=0.8).fit(X, keys=Y).rho_, rtol=1e-12)
     assert_allclose(optimal.rho_, OptimalPositiveRF(sigma=0.8).fit(X, keys=Y).rho_, rtol=1e-12)
     assert_allclose(poisson.lambda_, PoissonRF(sigma=0.8).fit(X, keys=Y).lambda_, rtol=1e-12)
@@ -87,8 +87,8 @@ def test_bases_that_look_at_rows_find_their_own_centres():
     base = [AdaptiveRF(n_centers=n, **params) for n in (2, 5)]
     model = hybrid((*base, RFFSampler()), shared=False)
     for fitted in (model.fit(X), *map(model._fit_at_sigma(X), [0.5, 2.0])):
-        adaptive = fitted._fitted.learned.bases[:2]
-        assert [len(learned.centers_) for learned in adaptive] == [2, 5]
+        adaptive = fitted._fitted.parameters.bases[:2]
+        assert [len(base.centers_) for base in adaptive] == [2, 5]
     assert not fitted.kernel_variance_is_exact_
     model.set_params(sigma=2.0).fit(X)
     assert_allclose(fitted.transform(X), model.transform(X), rtol=1e-9)

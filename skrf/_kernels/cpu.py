@@ -51,12 +51,12 @@ class _Kernel:
         self.function, self.options = function, {**_OPTIONS, **options}
         self._compiled, self._lock = {}, threading.Lock()
 
-    def __call__(self, first, *others):
+    def __call__(self, first, *arguments):
         compiled = self._compiled.get(first.dtype)
         if compiled is not None:
-            return compiled(first, *others)
+            return compiled(first, *arguments)
         with self._lock:  # else every thread of a first call would compile
-            return self._first_call(first, *others)
+            return self._first_call(first, *arguments)
 
     def _first_call(self, *args):
         dtype = args[0].dtype
@@ -82,12 +82,12 @@ def _read_only(array):
 
 
 @njit(**_INNER)
-def _transform(both, side):
+def _transform(buffers, side):
     """Transform both[side] of length 2^k by H, and return the side that holds the result."""
-    order = both.shape[1]
+    order = buffers.shape[1]
     quarter, half, left = order // 4, order // 2, order
     while left >= 4:
-        x, y = both[side], both[1 - side]
+        x, y = buffers[side], buffers[1 - side]
         for g in range(quarter):
             a, b, c, d = x[4 * g], x[4 * g + 1], x[4 * g + 2], x[4 * g + 3]
             y[g] = (a + b) + (c + d)
@@ -96,7 +96,7 @@ def _transform(both, side):
             y[3 * quarter + g] = (a - b) - (c - d)
         side, left = 1 - side, left // 4
     if left == 2:
-        x, y = both[side], both[1 - side]
+        x, y = buffers[side], buffers[1 - side]
         for g in range(half):
             a, b = x[2 * g], x[2 * g + 1]
             y[g] = a + b
@@ -119,23 +119,23 @@ def _project_rows(X, diagonals, lengths, weights, out):
     # Both arrays of a row stay in the L1 cache through all layers.
     n_blocks, n_layers, order = diagonals.shape
     d = X.shape[1]
-    both = np.empty((2, order), X.dtype)
+    buffers = np.empty((2, order), X.dtype)
     for k in range(n_blocks):
         cut = lengths[k * order : (k + 1) * order]
         m = cut.shape[0]
         a, b, c = weights[k]
         for i in range(X.shape[0]):
-            side, row, x = np.intp(0), both[0], X[i]
+            side, row, x = np.intp(0), buffers[0], X[i]
             for j in range(d):  # slices would take seconds to compile
                 row[j] = x[j]
             for j in range(d, order):
                 row[j] = 0
             for layer in range(n_layers):
-                row, diagonal = both[side], diagonals[k, layer]
+                row, diagonal = buffers[side], diagonals[k, layer]
                 for j in range(order):
                     row[j] *= diagonal[j]
-                side = _transform(both, side)
-            row, target = both[side], out[i, k * order : k * order + m]
+                side = _transform(buffers, side)
+            row, target = buffers[side], out[i, k * order : k * order + m]
             if a != 0:
                 total = _sum(row[: m - 1])
                 for j in range(m - 1):
@@ -148,13 +148,13 @@ def _project_rows(X, diagonals, lengths, weights, out):
 @_Kernel
 def _pull_back_rows(G, diagonals, lengths, weights, out):
     n_blocks, n_layers, order = diagonals.shape
-    both = np.empty((2, order), G.dtype)
+    buffers = np.empty((2, order), G.dtype)
     for k in range(n_blocks):
         cut = lengths[k * order : (k + 1) * order]
         m = cut.shape[0]
         a, b, c = weights[k]
         for i in range(G.shape[0]):
-            side, row, segment = np.intp(0), both[0], G[i, k * order : k * order + m]
+            side, row, segment = np.intp(0), buffers[0], G[i, k * order : k * order + m]
             for j in range(m, order):
                 row[j] = 0
             for j in range(m):
@@ -165,11 +165,11 @@ def _pull_back_rows(G, diagonals, lengths, weights, out):
                     row[j] = a * row[j] + shift
                 row[m - 1] = 0
             for layer in range(n_layers - 1, -1, -1):
-                side = _transform(both, side)
-                row, diagonal = both[side], diagonals[k, layer]
+                side = _transform(buffers, side)
+                row, diagonal = buffers[side], diagonals[k, layer]
                 for j in range(order):
                     row[j] *= diagonal[j]
-            row, target = both[side], out[i]
+            row, target = buffers[side], out[i]
             for j in range(target.shape[0]):
                 target[j] += row[j]
 
@@ -293,8 +293,8 @@ def sine_cosine(products, amplitude, out):
     # it gets whole rows, of which it writes only these columns. The stride of an axis of length 1
     # is arbitrary.
     to_next, step = out.strides
-    width, rest = divmod(to_next, out.itemsize) if len(out) > 1 else (out.shape[1], 0)
-    is_whole = step == out.itemsize and rest == 0 and width >= out.shape[1]
+    width, remainder = divmod(to_next, out.itemsize) if len(out) > 1 else (out.shape[1], 0)
+    is_whole = step == out.itemsize and remainder == 0 and width >= out.shape[1]
     is_ready = products.flags.c_contiguous and is_whole
     kernel = _sine_cosine if products.dtype == np.float64 else _sine_cosine_single
     sizes = np.ones(len(out), out.dtype) if amplitude is None else amplitude
@@ -662,14 +662,14 @@ def _trace(log_turned, best, ends, after, path):
 
 def filter_states(A, start, weights, symbols, starts, least, posteriors, totals):
     """Write posteriors given the past, or the last alone, and divisors; see `plain`."""
-    given = map(_read_only, (A, start, weights, symbols, starts))
-    return _filter(*given, least, posteriors, totals)
+    arrays = map(_read_only, (A, start, weights, symbols, starts))
+    return _filter(*arrays, least, posteriors, totals)
 
 
 def smooth_states(A, weights, symbols, starts, totals, posteriors, counts=None):
     """Turn posteriors given the past into those given all, and add to counts; see `plain`."""
-    given = map(_read_only, (A.T, weights, symbols, starts, totals))
-    _smooth(*given, posteriors, *_counts(counts))
+    arrays = map(_read_only, (A.T, weights, symbols, starts, totals))
+    _smooth(*arrays, posteriors, *_counts(counts))
 
 
 def largest_places(values, margin):
@@ -681,20 +681,20 @@ def largest_places(values, margin):
 
 def filter_logs(A, log_A, log_start, log_weights, symbols, starts, posteriors, norms):
     """Do the same as `filter_states` with logarithms; see `plain`."""
-    given = map(_read_only, (A.T, log_A.T, log_start, log_weights, symbols, starts))
-    _filter_logs(*given, posteriors, norms)
+    arrays = map(_read_only, (A.T, log_A.T, log_start, log_weights, symbols, starts))
+    _filter_logs(*arrays, posteriors, norms)
 
 
 def smooth_logs(A, log_A, log_weights, symbols, starts, norms, posteriors, counts=None):
     """Do the same as `smooth_states` with logarithms; see `plain`."""
-    given = map(_read_only, (A, log_A, log_weights, symbols, starts, norms))
-    _smooth_logs(*given, posteriors, *_counts(counts))
+    arrays = map(_read_only, (A, log_A, log_weights, symbols, starts, norms))
+    _smooth_logs(*arrays, posteriors, *_counts(counts))
 
 
 def best_values(log_A, log_start, log_weights, symbols, starts, before, best):
     """Write log probabilities of the best paths to every state; see `plain`."""
-    given = map(_read_only, (log_A, log_start, log_weights, symbols, starts, before))
-    _best(*given, best)
+    arrays = map(_read_only, (log_A, log_start, log_weights, symbols, starts, before))
+    _best(*arrays, best)
 
 
 def trace(log_A, best, ends, after, path):

@@ -235,8 +235,8 @@ def frozen_kernel(feature_map):
         return None
     while isinstance(held, FrozenEstimator):
         held = last_step(held.estimator)
-    known = getattr(held, "_known", None)  # parameters may have been set after the fit
-    return (None, None) if known is None else (known.spec.kernel, known.learned.sigma)
+    fitted = getattr(held, "_known", None)  # parameters may have been set after the fit
+    return (None, None) if fitted is None else (fitted.spec.kernel, fitted.parameters.sigma)
 
 
 def last_step(feature_map):
@@ -344,8 +344,8 @@ class TransformerMap(FeatureMap):
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        made = self.transform(to_host(X))
-        values = made.toarray() if sp.issparse(made) else np.asarray(made)
+        features = self.transform(to_host(X))
+        values = features.toarray() if sp.issparse(features) else np.asarray(features)
         if values.dtype not in (np.float32, np.float64):
             values = values.astype(np.float64)
         scale = np.zeros((len(values), 1), values.dtype)

@@ -67,15 +67,15 @@ class Affine:
 
         One pass less than by a call, if what multiplies them can have the factor instead.
         """
-        rest = self.sigma / self.factor
+        remaining = self.sigma / self.factor
         if out is None:
-            return Affine(rest, self.offset, self.matrix)(X).values
+            return Affine(remaining, self.offset, self.matrix)(X).values
         X = self._mapped(X)
         if not self.is_shifted:
-            return np.multiply(X, rest, out=out)
+            return np.multiply(X, remaining, out=out)
         np.subtract(X, like(self.offset, X), out=out)
-        if rest != 1:
-            out *= rest
+        if remaining != 1:
+            out *= remaining
         return out
 
     def unshifted(self, X):

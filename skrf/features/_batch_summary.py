@@ -63,10 +63,10 @@ class Sample:
         if len(rows) > n_rows:
             rows = np.sort(rows[np.argpartition(self.keys[rows], n_rows - 1)[:n_rows]])
         # Copy, because the next batch may reuse the memory.
-        kept = {
+        fields_kept = {
             name: None if values is None else values[rows] for name, values in vars(self).items()
         }
-        return Sample(**kept)
+        return Sample(**fields_kept)
 
     def joined(self, other):
         """Return the rows of both; rows without weights get weight 1 if the others have some."""
@@ -145,8 +145,8 @@ class BatchSummary:
             check_alike("y", "kind of labels", *map(_kind, (classes, other.classes)))
             classes = np.union1d(classes, other.classes)
         if self.sample is None or other.sample is None:
-            known = self if other.sample is None else other
-            return replace(known, classes=classes)
+            sampled = self if other.sample is None else other
+            return replace(sampled, classes=classes)
         names = [None if side.names is None else side.names.tolist() for side in (self, other)]
         check_alike("X", "features", self.sample.X.shape[1], other.sample.X.shape[1])
         check_alike("X", "names of features", *names)

@@ -258,44 +258,46 @@ class ClusterSteps(CenteredRandomFeatures):
         per_pair = sizes.n_projections * (1 if self._is_positive else 2)
         return per_pair * _n_pairs(sizes.clusters, n_rows)
 
-    def _n_bytes(self, learned, sample):
+    def _n_bytes(self, parameters, sample):
         n_rows = min(sample.queries.shape[0], sample.keys.shape[0])
-        per_pair = 8 * (1 if self._is_positive else 4 * learned.n_features)
-        return super()._n_bytes(learned, sample) + per_pair * _n_pairs(learned.clusters, n_rows)
-
-    def _learn_from_rows(self, learned, sample):
-        queries = self._chosen(learned, sample.queries, sample.weights, sample.rng(QUERIES))
-        p, q = learned.clusters
-        learned.query_centers_ = cluster_centers(*queries, p, sample.rng(CENTERS, 0))
-        others, learned.key_centers_ = queries, learned.query_centers_
-        if sample.keys is not sample.queries:
-            others = self._chosen(learned, sample.keys, sample.key_weights, sample.rng(KEYS))
-        if others is not queries or p != q:
-            learned.key_centers_ = cluster_centers(*others, q, sample.rng(CENTERS, 1))
-        centers = learned.query_centers_, learned.key_centers_
-        if self._is_positive:
-            learned.rho_ = _roots(queries, others, *centers)
-        else:
-            learned.stretches = _stretches(queries, others, *centers)
-
-    def _chosen(self, learned, X, weights, rng):
-        """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
-        chosen, weights = representatives(weights, _CLUSTER_ROWS, rng)
-        # Convert to float64 before the shift, so that float32 rows give the same choices.
-        X = X[chosen].astype(np.float64, copy=False)
-        return self._affine(learned).on_host(X), weights
-
-    def _assemble(self, learned, draw):
-        kind = RecentredMap if self._is_positive else StretchedMap
-        parameters = learned.rho_ if self._is_positive else learned.stretches
-        shared = self._affine(learned), draw.projection
-        sides = learned.query_centers_, learned.key_centers_
-        return (
-            kind(*shared, *sides, False, parameters),
-            kind(*shared, *sides[::-1], True, parameters),
+        per_pair = 8 * (1 if self._is_positive else 4 * parameters.n_features)
+        return super()._n_bytes(parameters, sample) + per_pair * _n_pairs(
+            parameters.clusters, n_rows
         )
 
-    def _check_variance(self, learned):
+    def _learn_from_rows(self, parameters, sample):
+        queries = self._points_of(parameters, sample.queries, sample.weights, sample.rng(QUERIES))
+        p, q = parameters.clusters
+        parameters.query_centers_ = cluster_centers(*queries, p, sample.rng(CENTERS, 0))
+        keys, parameters.key_centers_ = queries, parameters.query_centers_
+        if sample.keys is not sample.queries:
+            keys = self._points_of(parameters, sample.keys, sample.key_weights, sample.rng(KEYS))
+        if keys is not queries or p != q:
+            parameters.key_centers_ = cluster_centers(*keys, q, sample.rng(CENTERS, 1))
+        centers = parameters.query_centers_, parameters.key_centers_
+        if self._is_positive:
+            parameters.rho_ = _roots(queries, keys, *centers)
+        else:
+            parameters.stretches = _stretches(queries, keys, *centers)
+
+    def _points_of(self, parameters, X, weights, rng):
+        """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
+        indices, weights = representatives(weights, _CLUSTER_ROWS, rng)
+        # Convert to float64 before the shift, so that float32 rows give the same choices.
+        X = X[indices].astype(np.float64, copy=False)
+        return self._affine(parameters).on_host(X), weights
+
+    def _assemble(self, parameters, draw):
+        kind = RecentredMap if self._is_positive else StretchedMap
+        of_pairs = parameters.rho_ if self._is_positive else parameters.stretches
+        shared = self._affine(parameters), draw.projection
+        sides = parameters.query_centers_, parameters.key_centers_
+        return (
+            kind(*shared, *sides, False, of_pairs),
+            kind(*shared, *sides[::-1], True, of_pairs),
+        )
+
+    def _check_variance(self, parameters):
         self._check_is_dense()
         if self.coupling != "iid":
             raise NotImplementedError(
@@ -303,27 +305,27 @@ class ClusterSteps(CenteredRandomFeatures):
                 "'iid'. theory.compare estimates the error from draws."
             )
 
-    def _variance_is_exact(self, learned):
+    def _variance_is_exact(self, parameters):
         return True
 
     def _log_variance(self, fitted, X, Y):
-        learned = fitted.learned
-        self._check_variance(learned)
-        logs = self._log_own(learned, *self._dense_sides(learned, X, Y))
-        return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
+        parameters = fitted.parameters
+        self._check_variance(parameters)
+        logs = self._log_own(parameters, *self._dense_sides(parameters, X, Y))
+        return logs - np.log(parameters.n_projections) + self._log_outer_factor(parameters, X, Y)
 
-    def _log_own(self, learned, X, Y):
+    def _log_own(self, parameters, X, Y):
         """Return the log variance of one projection."""
-        centers = learned.query_centers_, learned.key_centers_
+        centers = parameters.query_centers_, parameters.key_centers_
         a, b = map(nearest, (X, Y), centers)
         if self._is_positive:
             geometry = variances.PairGeometry.of(X - centers[0][a], Y - centers[1][b])
-            logs = Exponential((1 - 1 / learned.rho_[np.ix_(a, b)]) / 8).log_own(geometry)
+            logs = Exponential((1 - 1 / parameters.rho_[np.ix_(a, b)]) / 8).log_own(geometry)
             return logs - squared_distances(X, Y)
         logs = -squared_distances(X, Y)
         for i, j in np.ndindex(len(centers[0]), len(centers[1])):
             in_i, in_j = np.flatnonzero(a == i), np.flatnonzero(b == j)
-            (r, s), (t, u) = (side[i, j] for side in learned.stretches)
+            (r, s), (t, u) = (side[i, j] for side in parameters.stretches)
             real = squared_distances(X[in_i] * r, Y[in_j] * t, sign=1)
             imaginary = squared_distances(X[in_i] * s, Y[in_j] * u, sign=1)
             # exp(|a|^2) cosh(|b|^2)
@@ -337,13 +339,13 @@ def _n_pairs(clusters, n_rows):
     return math.prod(min(count, n_rows) for count in clusters)
 
 
-def _roots(queries, others, *centers):
+def _roots(queries, keys, *centers):
     """Return the root of optimal positive features for every pair of clusters.
 
     Queries and others are points and their weights.
     """
     spreads = []
-    for (points, weights), side_centers in zip((queries, others), centers, strict=True):
+    for (points, weights), side_centers in zip((queries, keys), centers, strict=True):
         distances2 = cdist(points, side_centers, "sqeuclidean")
         spreads.append(np.sum(_shares(points, weights, side_centers) * distances2.T, axis=1))
     # Centres are means, so the mean of |u + v|^2 is that of |u|^2 + |v|^2.
@@ -351,16 +353,14 @@ def _roots(queries, others, *centers):
     return np.array([[optimal_rho(spread, points.shape[1]) for spread in row] for row in sums])
 
 
-def _stretches(queries, others, *centers):
+def _stretches(queries, keys, *centers):
     """Return the diagonals of M by pair of clusters: (real, imaginary) of queries and of keys.
 
     Queries and others are points and their weights. Both results have the shape
     (C_queries, C_keys, 2, d).
     """
     means, squares = [], []
-    for axis, (points, weights), side_centers in zip(
-        (1, 0), (queries, others), centers, strict=True
-    ):
+    for axis, (points, weights), side_centers in zip((1, 0), (queries, keys), centers, strict=True):
         shares = _shares(points, weights, side_centers)
         means.append(np.expand_dims(shares @ points, axis))
         squares.append(np.expand_dims(np.maximum(shares @ points**2, _FLOOR), axis))

@@ -102,11 +102,11 @@ def spread_rows(X, codes, weights, most, rng):
     rng : Generator
         Source of the order of rows with the same code, and of the draw.
     """
-    both = row_codes(X) * (codes.max() + 1) + codes
-    _, first, inverse = np.unique(both, return_index=True, return_inverse=True)
+    joint_codes = row_codes(X) * (codes.max() + 1) + codes
+    _, first, inverse = np.unique(joint_codes, return_index=True, return_inverse=True)
     order = np.lexsort((rng.permutation(len(first)), codes[first]))
-    chosen, weights = representatives(np.bincount(inverse, weights)[order], most, rng)
-    return first[order[chosen]], weights
+    indices, weights = representatives(np.bincount(inverse, weights)[order], most, rng)
+    return first[order[indices]], weights
 
 
 def systematic_counts(weights, total, rng):
@@ -260,7 +260,7 @@ def by_first(codes):
     return np.argsort(np.argsort(first))[numbers]
 
 
-def class_labels(centers, y, kept, keys, most, name):
+def class_labels(centers, y, kept_rows, keys, most, name):
     """Return the codes of the classes to look for clusters in, or None for all rows.
 
     Parameters
@@ -278,7 +278,7 @@ def class_labels(centers, y, kept, keys, most, name):
     """
     labels = None
     if keys is None and centers in ("auto", "classes"):
-        labels = _class_codes(y, kept, most, floats=centers == "classes")
+        labels = _class_codes(y, kept_rows, most, floats=centers == "classes")
     if centers == "classes" and labels is None:
         raise ValueError(
             f"centers='classes' needs discrete class labels y, at most {most} ({name}) different "
@@ -288,7 +288,7 @@ def class_labels(centers, y, kept, keys, most, name):
     return labels
 
 
-def _class_codes(y, kept, most, *, floats):
+def _class_codes(y, kept_rows, most, *, floats):
     """Return labels 0, 1, ... of the kept rows of y, or None.
 
     Labels are discrete values, at most `most` different ones, and floats only if `floats` allows
@@ -296,7 +296,7 @@ def _class_codes(y, kept, most, *, floats):
     """
     if y is None or sp.issparse(y):
         return None
-    y = as_numpy("y", y)[kept]
+    y = as_numpy("y", y)[kept_rows]
     check_present("y", y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

@@ -36,22 +36,22 @@ class Angular:
         last = len(widths) - 1
         return sum((2 ** min(k + 1, last) - 1) * width for k, width in enumerate(widths))
 
-    def blocks(self, products, one, n_bases, *, keys):
+    def blocks(self, products, ones, n_bases, *, keys):
         """Return the blocks of one side, given products with the tau rows and a column of 1."""
         xp, last = namespace(products), n_bases - 1
         signs = xp.where(products < 0, like(-1.0, products), like(1.0, products))
         n = products.shape[1] // max(last, 1)
-        made = [(one * 2 ** (-min(k + 1, last) / 2), k) for k in range(n_bases)]
+        blocks = [(ones * 2 ** (-min(k + 1, last) / 2), k) for k in range(n_bases)]
         # (1 + s_1) ... (1 + s_(k-1)) (1 - s_k) / 2^k as a sum of products of signs.
         chain = []
         for k in range(last):
             block_signs = signs[:, k * n : (k + 1) * n]
             turned = [block_signs / math.sqrt(max(n, 1)), *(link * block_signs for link in chain)]
             half = 2 ** (-(k + 1) / 2)
-            made += [(half * link, k) for link in chain]
-            made += [((-half if keys else half) * link, k) for link in turned]
+            blocks += [(half * link, k) for link in chain]
+            blocks += [((-half if keys else half) * link, k) for link in turned]
             chain += turned
-        return made + [(2 ** (-last / 2) * link, last) for link in chain]
+        return blocks + [(2 ** (-last / 2) * link, last) for link in chain]
 
     def pull_back(self, products, by_multipliers, *, keys):
         """Return None: signs have no gradient with respect to the products."""
@@ -88,21 +88,21 @@ class Gaussian:
         """Return how many columns a cosine or a sine adds."""
         return sum(widths[:-1]) + sum(widths[1:])
 
-    def blocks(self, products, one, n_bases, *, keys):
+    def blocks(self, products, ones, n_bases, *, keys):
         """Return the blocks of one side, given products with the tau rows and a column of 1."""
-        made = [(one, 0)]
+        blocks = [(ones, 0)]
         for k, (cosine, sine) in enumerate(_cosines(products, n_bases - 1)):
-            both = columns([cosine, sine])
-            made += [(-both if keys else both, k), (both, k + 1)]
-        return made
+            pair = columns([cosine, sine])
+            blocks += [(-pair if keys else pair, k), (pair, k + 1)]
+        return blocks
 
     def pull_back(self, products, by_multipliers, *, keys):
         """Return the gradient with respect to products, given those with respect to multipliers."""
-        parts, sign = by_multipliers[1:], -1.0 if keys else 1.0
+        by_pairs, sign = by_multipliers[1:], -1.0 if keys else 1.0
         gradients = []
-        for k, (cosine, sine) in enumerate(_cosines(products, len(parts) // 2)):
-            by_both, n = sign * parts[2 * k] + parts[2 * k + 1], cosine.shape[1]
-            gradients.append(by_both[:, n:] * cosine - by_both[:, :n] * sine)
+        for k, (cosine, sine) in enumerate(_cosines(products, len(by_pairs) // 2)):
+            by_pair, n = sign * by_pairs[2 * k] + by_pairs[2 * k + 1], cosine.shape[1]
+            gradients.append(by_pair[:, n:] * cosine - by_pair[:, :n] * sine)
         return columns(gradients)
 
     def moments(self, X, Y, n_coefficients, n_bases, width):
@@ -201,15 +201,15 @@ class Coefficients:
             )
         return rows
 
-    def blocks(self, products: Array, one: Array, n_bases: int, *, keys: bool) -> list:
+    def blocks(self, products: Array, ones: Array, n_bases: int, *, keys: bool) -> list:
         """Return the blocks of one side, given products with the tau rows and a column of 1."""
         constants = (1.0, 1.0) if keys else (1 - self.constant, self.constant)
-        made = [(one * weight, k) for k, weight in enumerate(constants)]
+        blocks = [(ones * weight, k) for k, weight in enumerate(constants)]
         root = math.sqrt(max(products.shape[1], 1))
         for pair in self.functions:
             values = cast(pair[keys](products), products.dtype) / root
-            made += [(-values if keys else values, 0), (values, 1)]
-        return made
+            blocks += [(-values if keys else values, 0), (values, 1)]
+        return blocks
 
     def pull_back(self, products: Array, by_multipliers: list, *, keys: bool) -> Result:
         """Raise NotImplementedError, because derivatives of the functions are not known."""

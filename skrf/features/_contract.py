@@ -40,8 +40,8 @@ class Contract(ABC):
         sign, which keeps the estimate unbiased.
         """
         columns = self._columns_per_projection
-        count, rest = divmod(int(self.n_components), columns)
-        if rest and self.n_components > 1:
+        count, remainder = divmod(int(self.n_components), columns)
+        if remainder and self.n_components > 1:
             nearest = [str(max(k * columns, 1)) for k in (count, count + 1)]
             raise ValueError(
                 f"n_components={self.n_components} cannot be made by {type(self).__name__}: it "
@@ -55,27 +55,27 @@ class Contract(ABC):
         columns = self._sizes().n_projections * self._columns_per_projection
         return min(columns, int(self.n_components))
 
-    def _n_bytes(self, learned, sample):
+    def _n_bytes(self, parameters, sample):
         """Return about how many bytes a fit of these sizes holds, rather too few than too many."""
-        return dense_bytes(learned.n_projections, learned.n_features)
+        return dense_bytes(parameters.n_projections, parameters.n_features)
 
     @abstractmethod
-    def _learn(self, learned, statistics):
-        """Add the parameters that depend only on statistics and ``learned.sigma``."""
+    def _learn(self, parameters, statistics):
+        """Add the parameters that depend only on statistics and ``parameters.sigma``."""
 
-    def _learn_from_rows(self, learned, sample):  # noqa: B027
+    def _learn_from_rows(self, parameters, sample):  # noqa: B027
         """Add what depends on single rows (centres, choices); such feature maps do not merge."""
 
     @abstractmethod
-    def _draw(self, learned, seed):
+    def _draw(self, parameters, seed):
         """Return a namespace of random numbers."""
 
-    def _keeps_draw(self, before, learned):
+    def _keeps_draw(self, before, parameters):
         """Return whether random numbers drawn for other parameters can be reused for these."""
-        return before.n_projections == learned.n_projections
+        return before.n_projections == parameters.n_projections
 
     @abstractmethod
-    def _assemble(self, learned, draw):
+    def _assemble(self, parameters, draw):
         """Return the `FeatureMap` objects of queries and keys."""
 
     def _log_exact_kernel(self, X, Y, sigma):
@@ -94,7 +94,7 @@ class Contract(ABC):
     def _log_variance(self, fitted, X, Y):
         """Return the log variance of the estimate for all pairs of rows."""
 
-    def _check_variance(self, learned):  # noqa: B027
+    def _check_variance(self, parameters):  # noqa: B027
         """Raise NotImplementedError if `_log_variance` is unknown, without computing anything."""
 
     def _log_term_range(self, fitted, X, Y, upper):
@@ -109,7 +109,7 @@ class Contract(ABC):
 
     def _log_term_variance(self, fitted, X, Y):
         """Return the log variance of a term, if terms are independent."""
-        return self._log_variance(fitted, X, Y) + np.log(fitted.learned.n_projections)
+        return self._log_variance(fitted, X, Y) + np.log(fitted.parameters.n_projections)
 
     def _log_upper_tail(self, fitted, X, Y, log_error):
         """Return the log of Chernoff's bound of an upper tail, or raise."""
@@ -130,7 +130,7 @@ class Contract(ABC):
             "'orthogonal'; PoissonRF, GeometricRF and DiscreteRF with positive=True."
         )
 
-    def _variance_is_exact(self, learned):
+    def _variance_is_exact(self, parameters):
         """Return whether `_log_variance` is exact rather than a bound."""
         return True
 
@@ -150,7 +150,7 @@ class Contract(ABC):
         """Whether every member of the family needs statistics of data."""
         return False
 
-    def _labels(self, y, kept, keys):  # noqa: B027
+    def _labels(self, y, kept_rows, keys):  # noqa: B027
         """Return class codes of the kept rows of y; None if labels are ignored."""
 
     def _sample(self, X, keys, weights, seed, labels=None):
@@ -158,5 +158,5 @@ class Contract(ABC):
         sample = Sample(X, X if keys is None else keys, weights, seed, labels)
         return sample.distinct() if self._looks_at_rows else sample
 
-    def _forget_data(self, learned):  # noqa: B027
+    def _forget_data(self, parameters):  # noqa: B027
         """Set the parameters to those of the member of the family that needs no data."""

@@ -27,14 +27,14 @@ def hybrid_log_variance(moments, log_variances, covariances):
         log Var = log sum_kj E[l_k l_j] Cov(E_k, E_j). Source: Choromanski et al., Hybrid random
         features (2022), theorem 3.1 for two independent estimators.
     """
-    parts = [(moments[k, k], log_variance) for k, log_variance in enumerate(log_variances)]
-    parts += [(2 * moments[pair] * value, unit) for pair, (value, unit) in covariances.items()]
+    terms = [(moments[k, k], log_variance) for k, log_variance in enumerate(log_variances)]
+    terms += [(2 * moments[pair] * value, unit) for pair, (value, unit) in covariances.items()]
     with np.errstate(divide="ignore"):
-        logs = np.stack([np.log(np.abs(factor)) + unit for factor, unit in parts])
+        logs = np.stack([np.log(np.abs(factor)) + unit for factor, unit in terms])
     total, sign = logsumexp(
         logs,
         axis=0,
-        b=np.stack([np.sign(log_variance) for log_variance, _ in parts]),
+        b=np.stack([np.sign(log_variance) for log_variance, _ in terms]),
         return_sign=True,
     )
     return np.where(sign > 0, total, -np.inf)
@@ -75,14 +75,14 @@ def shared_covariance(nonlinearities, geometry, norm_gap):
         excess = geometry.difference2 / 2 * (1 - 1 / b)
         value = -2 * np.sin(norm_gap / (2 * np.sqrt(b))) ** 2 - np.expm1(-excess)
         return value, excess - geometry.difference2
-    (b, slopes), (c, others) = shapes
+    (b, slopes), (c, other_slopes) = shapes
     s = b + c - 1
     spread = geometry.n_features / 2 * np.log1p((b - 1) * (c - 1) / s)
     deltas = np.stack(
         [
-            spread + geometry.sum2 * ((one + other) ** 2 / (2 * s) - 1)
-            for one in slopes
-            for other in others
+            spread + geometry.sum2 * ((slope + other_slope) ** 2 / (2 * s) - 1)
+            for slope in slopes
+            for other_slope in other_slopes
         ]
     )
     top = np.maximum(deltas.max(axis=0), 0.0)

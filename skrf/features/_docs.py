@@ -85,8 +85,8 @@ from ..projections import COUPLINGS
 
 def _paragraphs():
     """Return the paragraphs of this module's docstring by name."""
-    _, *parts = re.split(r"^\[(\w+)\]\n", __doc__, flags=re.MULTILINE)
-    shared = {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    _, *sections = re.split(r"^\[(\w+)\]\n", __doc__, flags=re.MULTILINE)
+    shared = {name: text.strip() for name, text in zip(sections[::2], sections[1::2], strict=True)}
     names = ", ".join(f'"{name}"' for name in COUPLINGS)
     return {**shared, "coupling": shared["coupling"].replace("%(couplings)s", names)}
 

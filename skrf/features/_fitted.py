@@ -46,17 +46,17 @@ class Sample:
     labels: np.ndarray | None = None
     key_weights: np.ndarray | None = None
     classes: np.ndarray | None = None
-    _made: dict = field(default_factory=dict)
+    _cache: dict = field(default_factory=dict)
 
     def once(self, key, make):
         """Return make(), kept under a key because it is the same for every sigma."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
-    def for_part(self, part):
-        """Return the same rows, which keep what they make for a part of a feature map apart."""
-        return replace(self, _made=self.once(part, dict))
+    def for_base(self, base):
+        """Return the same rows, which keep what they make for a base of a hybrid apart."""
+        return replace(self, _cache=self.once(base, dict))
 
     def distinct(self):
         """Return the distinct rows in lexicographic order, weighted by how often they occur."""
@@ -108,7 +108,7 @@ class Fitted:
         Source of all random numbers.
     statistics : PairStatistics
         Of the data.
-    learned, draw : SimpleNamespace
+    parameters, draw : SimpleNamespace
         Parameters and random numbers; names that end with an underscore are public.
     queries, keys : FeatureMap
         The two sides, the same object for symmetric feature maps.
@@ -117,17 +117,17 @@ class Fitted:
     spec: Any
     seed: int
     statistics: PairStatistics
-    learned: SimpleNamespace
+    parameters: SimpleNamespace
     draw: SimpleNamespace
     queries: FeatureMap
     keys: FeatureMap
 
     @classmethod
-    def assemble(cls, spec, seed, statistics, learned, draw):
+    def assemble(cls, spec, seed, statistics, parameters, draw):
         """Combine parameters and random numbers into maps; what users can read is read-only."""
-        fitted = cls(spec, seed, statistics, learned, draw, *spec._assemble(learned, draw))
-        parts = statistics.queries, statistics.keys, fitted.queries, fitted.keys
-        for values in (fitted.attributes, *map(vars, parts)):
+        fitted = cls(spec, seed, statistics, parameters, draw, *spec._assemble(parameters, draw))
+        sides = statistics.queries, statistics.keys, fitted.queries, fitted.keys
+        for values in (fitted.attributes, *map(vars, sides)):
             for value in values.values():
                 if isinstance(value, np.ndarray):
                     value.flags.writeable = False
@@ -148,26 +148,28 @@ class Fitted:
         before : Fitted, default=None
             An earlier result, whose random numbers are kept if the parameters allow it.
         """
-        learned = spec._sizes()
-        learned.n_features = len(statistics.queries.mean)
-        check_fits(spec._n_bytes(learned, sample), components(spec), "its projections or centres")
-        with narrow_blas(learned.n_features):
-            learned.sigma = resolve_sigma(spec, statistics, sample)
-            spec._learn(learned, statistics)
-            spec._learn_from_rows(learned, sample)
-            if before is not None and spec._keeps_draw(before.learned, learned):
+        parameters = spec._sizes()
+        parameters.n_features = len(statistics.queries.mean)
+        check_fits(
+            spec._n_bytes(parameters, sample), components(spec), "its projections or centres"
+        )
+        with narrow_blas(parameters.n_features):
+            parameters.sigma = resolve_sigma(spec, statistics, sample)
+            spec._learn(parameters, statistics)
+            spec._learn_from_rows(parameters, sample)
+            if before is not None and spec._keeps_draw(before.parameters, parameters):
                 draw = before.draw
             else:
-                draw = spec._draw(learned, sample.seed)
-            return cls.assemble(spec, sample.seed, statistics, learned, draw)
+                draw = spec._draw(parameters, sample.seed)
+            return cls.assemble(spec, sample.seed, statistics, parameters, draw)
 
     def redrawn(self, seed):
         """Return the same result with other random numbers."""
-        draw = self.spec._draw(self.learned, seed)
-        return self.assemble(self.spec, seed, self.statistics, self.learned, draw)
+        draw = self.spec._draw(self.parameters, seed)
+        return self.assemble(self.spec, seed, self.statistics, self.parameters, draw)
 
     @cached_property
     def attributes(self):
         """Public attributes by name."""
-        both = {**vars(self.learned), **vars(self.draw)}
-        return {name: value for name, value in both.items() if name.endswith("_")}
+        values = {**vars(self.parameters), **vars(self.draw)}
+        return {name: value for name, value in values.items() if name.endswith("_")}

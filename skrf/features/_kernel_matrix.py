@@ -114,11 +114,11 @@ class KernelMatrixMixin:
         """Whether `kernel_variance` is exact rather than an upper bound."""
         fitted = self._known
         try:
-            fitted.spec._check_variance(fitted.learned)
+            fitted.spec._check_variance(fitted.parameters)
         except NotImplementedError as error:
             # What reads all attributes, as inspect and dir do, leaves out those that raise this.
             raise AttributeError(str(error)) from error
-        return fitted.spec._variance_is_exact(fitted.learned)
+        return fitted.spec._variance_is_exact(fitted.parameters)
 
     def _of_pairs(self, X, Y, method, *arguments):
         """Return the logarithms that a method of the contract gives for all pairs of rows."""
@@ -134,13 +134,13 @@ class KernelMatrixMixin:
             needs_double(side, Z, name)
         return X, Y
 
-    def _flagged(self, values, what):
+    def _flagged(self, values, subject):
         """Return the values, and warn if some overflowed."""
         if not bool(namespace(values).all(namespace(values).isfinite(values))):
-            self._warn_of_range(what, values.dtype)
+            self._warn_of_range(subject, values.dtype)
         return values
 
-    def _warn_of_range(self, what, dtype):
+    def _warn_of_range(self, subject, dtype):
         """Warn with a text that is the same for all data."""
         queries = self._fitted.statistics.queries
         advice = ["a smaller sigma", "rows of unit norm (scikit-learn's Normalizer)"]
@@ -149,8 +149,8 @@ class KernelMatrixMixin:
         if self.is_positive:
             advice.append("log_transform, which stays finite")
         warn(
-            f"{what} in {dtype}, in {type(self).__name__}: sigma_ times the norm of a row should "
-            f"not be above 10 or so. Use {', '.join(advice[:-1])} or {advice[-1]}.",
+            f"{subject} in {dtype}, in {type(self).__name__}: sigma_ times the norm of a row "
+            f"should not be above 10 or so. Use {', '.join(advice[:-1])} or {advice[-1]}.",
             RuntimeWarning,
         )
 

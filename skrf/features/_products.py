@@ -36,7 +36,7 @@ _LEAST_WIDTH = 1e-300  # by which normal numbers can be divided
 
 
 def _products(multipliers, values):
-    """Return all products of a column of one and a column of the other, row by row."""
+    """Return all products of a column of multipliers and a column of values, row by row."""
     joined = multipliers[:, :, None] * values[:, None, :]
     return namespace(values).reshape(joined, (values.shape[0], -1))
 
@@ -84,43 +84,43 @@ class HybridMap(FeatureMap):
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        made = [_signed(base(X)) for base in self.bases]
-        one = namespace(made[0].values).ones_like(made[0].values[:, :1])
-        parts = [
-            (_products(by, made[i].values), _products(0 * by + 1, made[i].scale))
-            for by, i in self._blocks(self._angles(X), one)
+        features = [_signed(base(X)) for base in self.bases]
+        ones = namespace(features[0].values).ones_like(features[0].values[:, :1])
+        blocks = [
+            (_products(by, features[i].values), _products(0 * by + 1, features[i].scale))
+            for by, i in self._blocks(self._angles(X), ones)
         ]
-        return Rows(*(columns(blocks) for blocks in zip(*parts, strict=True)))
+        return Rows(*(columns(pieces) for pieces in zip(*blocks, strict=True)))
 
     def write_plain(self, X, out, room):
         """Write the features themselves, with few exponentials: those of the bases."""
-        made, start = [base(X).plain() for base in self.bases], 0
-        for by, i in self._blocks(self._angles(X), np.ones_like(made[0][:, :1])):
-            shape = len(by), by.shape[1], made[i].shape[1]
+        features, start = [base(X).plain() for base in self.bases], 0
+        for by, i in self._blocks(self._angles(X), np.ones_like(features[0][:, :1])):
+            shape = len(by), by.shape[1], features[i].shape[1]
             stop = start + shape[1] * shape[2]
             block, start = out[:, start:stop].reshape(shape), stop
-            np.multiply(by[:, :, None], made[i][:, None, :], out=block)
+            np.multiply(by[:, :, None], features[i][:, None, :], out=block)
 
     def _angles(self, X):
         """Return products with the tau rows; signs and phases need more digits than kernels."""
         return self.affine(cast(X, namespace(X).float64)).dot(self.taus)
 
-    def _blocks(self, angles, one):
+    def _blocks(self, angles, ones):
         """Return the multipliers of every block and the indices of their bases."""
-        wide = cast(one, angles.dtype)
+        wide = cast(ones, angles.dtype)
         blocks = self.combination.blocks(angles, wide, len(self.bases), keys=self.is_keys)
-        return [(cast(by, one.dtype), i) for by, i in blocks]
+        return [(cast(by, ones.dtype), i) for by, i in blocks]
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
-        made, angles = [_signed(base(X)).values for base in self.bases], self._angles(X)
-        xp, by_bases, by_multipliers, start = namespace(by_values), [0.0] * len(made), [], 0
+        features, angles = [_signed(base(X)).values for base in self.bases], self._angles(X)
+        xp, by_bases, by_multipliers, start = namespace(by_values), [0.0] * len(features), [], 0
         for by, i in self._blocks(angles, xp.ones_like(by_values[:, :1])):
-            shape = (by_values.shape[0], by.shape[1], made[i].shape[1])
+            shape = (by_values.shape[0], by.shape[1], features[i].shape[1])
             stop = start + shape[1] * shape[2]
             block, start = xp.reshape(by_values[:, start:stop], shape), stop
             by_bases[i] = by_bases[i] + xp.sum(block * by[:, :, None], axis=1)
-            by_multipliers.append(xp.sum(block * made[i][:, None, :], axis=2))
+            by_multipliers.append(xp.sum(block * features[i][:, None, :], axis=2))
         result = sum(base.pull_back(X, by) for base, by in zip(self.bases, by_bases, strict=True))
         by_angles = self.combination.pull_back(angles, by_multipliers, keys=self.is_keys)
         if by_angles is None:
@@ -183,9 +183,9 @@ class ProductSteps(CenteredRandomFeatures):
             bases[0].n_components = min(bases[0].n_components, self.n_components)
         return bases
 
-    def _parts(self, learned):
-        """Return pairs of a base and what it learned."""
-        return list(zip(self._bases, learned.bases, strict=True))
+    def _pairs(self, parameters):
+        """Return pairs of a base and its parameters."""
+        return list(zip(self._bases, parameters.bases, strict=True))
 
     @property
     def _columns_per_projection(self):
@@ -196,9 +196,10 @@ class ProductSteps(CenteredRandomFeatures):
     def _is_unbiased(self):
         return all(base._is_unbiased for base in self._unsized_bases)
 
-    def _variance_is_exact(self, learned):
+    def _variance_is_exact(self, parameters):
         return all(
-            base._variance_is_exact(base_learned) for base, base_learned in self._parts(learned)
+            base._variance_is_exact(base_parameters)
+            for base, base_parameters in self._pairs(parameters)
         )
 
     @property
@@ -254,15 +255,15 @@ class ProductSteps(CenteredRandomFeatures):
     def _n_columns(self, n_rows):
         return self._sizes().n_columns
 
-    def _n_bytes(self, learned, sample):
-        n_bytes = super()._n_bytes(learned, sample)
-        n_taus = learned.n_coefficients_ * (len(self.base) - 1)
+    def _n_bytes(self, parameters, sample):
+        n_bytes = super()._n_bytes(parameters, sample)
+        n_taus = parameters.n_coefficients_ * (len(self.base) - 1)
         # A few projections make many columns: a row of them must have room as well.
-        return n_bytes + 8 * (n_taus * learned.n_features + learned.n_columns)
+        return n_bytes + 8 * (n_taus * parameters.n_features + parameters.n_columns)
 
-    def _combination(self, learned):
+    def _combination(self, parameters):
         """Return the coefficients; signs without any tau give a single base the weight 1."""
-        return NAMED_COEFFICIENTS["angular"] if learned.is_alone else self._kind
+        return NAMED_COEFFICIENTS["angular"] if parameters.is_alone else self._kind
 
     @property
     def _kind(self):
@@ -271,91 +272,91 @@ class ProductSteps(CenteredRandomFeatures):
             return self.coefficients
         return NAMED_COEFFICIENTS[self.coefficients]
 
-    def _widths(self, learned, sample):
+    def _widths(self, parameters, sample):
         """Return the widths of the Gaussian coefficients; one number is halved repeatedly."""
         if isinstance(self.tau, (tuple, list)):
             widths = np.array(self.tau, dtype=float)
         else:
             is_median = self.tau == "median"
-            first = learned.sigma * median_distance(sample) or 1.0 if is_median else self.tau
+            first = parameters.sigma * median_distance(sample) or 1.0 if is_median else self.tau
             widths = first / 2.0 ** np.arange(len(self.base) - 1)
         widths = np.maximum(widths, _LEAST_WIDTH)
         return widths if len(widths) > 1 else float(widths[0])
 
-    def _learn(self, learned, statistics):
-        super()._learn(learned, statistics)
-        parts = []
+    def _learn(self, parameters, statistics):
+        super()._learn(parameters, statistics)
+        of_bases = []
         for base in self._bases:
-            base_learned = base._sizes()
+            base_parameters = base._sizes()
             # All share one shift, so that cosines of rows far from zero keep their digits.
             for name in ("n_features", "sigma", "offset_"):
-                setattr(base_learned, name, getattr(learned, name))
-            base._learn(base_learned, statistics)
-            parts.append(base_learned)
-        learned.bases = tuple(parts)
+                setattr(base_parameters, name, getattr(parameters, name))
+            base._learn(base_parameters, statistics)
+            of_bases.append(base_parameters)
+        parameters.bases = tuple(of_bases)
 
-    def _learn_from_rows(self, learned, sample):
-        for k, (base, base_learned) in enumerate(self._parts(learned)):
-            base._learn_from_rows(base_learned, sample.for_part(k))
-        learned.width = 1.0
+    def _learn_from_rows(self, parameters, sample):
+        for k, (base, base_parameters) in enumerate(self._pairs(parameters)):
+            base._learn_from_rows(base_parameters, sample.for_base(k))
+        parameters.width = 1.0
         if self.coefficients == "gaussian":
-            learned.tau_ = learned.width = self._widths(learned, sample)
+            parameters.tau_ = parameters.width = self._widths(parameters, sample)
 
-    def _forget_data(self, learned):
-        for base, base_learned in self._parts(learned):
-            base._forget_data(base_learned)
+    def _forget_data(self, parameters):
+        for base, base_parameters in self._pairs(parameters):
+            base._forget_data(base_parameters)
 
-    def _keeps_draw(self, before, learned):
+    def _keeps_draw(self, before, parameters):
         sizes = [
             (side.n_projections, side.n_coefficients_, len(side.bases))
-            for side in (before, learned)
+            for side in (before, parameters)
         ]
         return sizes[0] == sizes[1] and all(
-            base._keeps_draw(earlier, base_learned)
-            for earlier, (base, base_learned) in zip(
-                before.bases, self._parts(learned), strict=True
+            base._keeps_draw(earlier, base_parameters)
+            for earlier, (base, base_parameters) in zip(
+                before.bases, self._pairs(parameters), strict=True
             )
         )
 
-    def _draw(self, learned, seed):
-        parts, made = self._parts(learned), []
-        seeds = rng_of(seed, BASES).integers(2**31, size=len(parts)).tolist()
-        draw = super()._draw(learned, seed) if self.shared else SimpleNamespace()
-        for (base, base_learned), base_seed in zip(parts, seeds, strict=True):
+    def _draw(self, parameters, seed):
+        pairs, draws = self._pairs(parameters), []
+        seeds = rng_of(seed, BASES).integers(2**31, size=len(pairs)).tolist()
+        draw = super()._draw(parameters, seed) if self.shared else SimpleNamespace()
+        for (base, base_parameters), base_seed in zip(pairs, seeds, strict=True):
             if self.shared and isinstance(base, GaussianRandomFeatures):
                 base, base_seed = copy.copy(base), seed
                 base.coupling = _Drawn(draw.projection)
-            made.append(base._draw(base_learned, base_seed))
-        if not self.shared and hasattr(made[0], "omega_"):
-            draw.omega_ = made[0].omega_
-        draw.bases = tuple(made)
+            draws.append(base._draw(base_parameters, base_seed))
+        if not self.shared and hasattr(draws[0], "omega_"):
+            draw.omega_ = draws[0].omega_
+        draw.bases = tuple(draws)
         # Projections of the coefficients for a width of 1.
-        n_taus = learned.n_coefficients_ * (len(self.base) - 1)
-        rng, shape = rng_of(seed, COEFFICIENTS), (n_taus, learned.n_features)
+        n_taus = parameters.n_coefficients_ * (len(self.base) - 1)
+        rng, shape = rng_of(seed, COEFFICIENTS), (n_taus, parameters.n_features)
         is_given = isinstance(self.coefficients, Coefficients) and n_taus
         draw.taus = self.coefficients.draw(*shape, rng) if is_given else rng.standard_normal(shape)
         return draw
 
-    def _assemble(self, learned, draw):
-        parts = zip(self._parts(learned), draw.bases, strict=True)
+    def _assemble(self, parameters, draw):
+        triples = zip(self._pairs(parameters), draw.bases, strict=True)
         bases = tuple(
-            base._assemble(base_learned, drawn)[0] for (base, base_learned), drawn in parts
+            base._assemble(base_parameters, drawn)[0] for (base, base_parameters), drawn in triples
         )
-        widths = np.ravel(learned.width)
+        widths = np.ravel(parameters.width)
         widths = np.repeat(widths, len(draw.taus) // len(widths))
         taus = DenseProjection(draw.taus / widths[:, None])
-        made = HybridMap(bases, self._affine(learned), taus, self._combination(learned))
-        return made, replace(made, is_keys=True) if learned.n_coefficients_ else made
+        queries = HybridMap(bases, self._affine(parameters), taus, self._combination(parameters))
+        return queries, replace(queries, is_keys=True) if parameters.n_coefficients_ else queries
 
     # ---------------------------------------------------------------- error
 
-    def _check_variance(self, learned):
-        if isinstance(self.coefficients, Coefficients) and not learned.is_alone:
+    def _check_variance(self, parameters):
+        if isinstance(self.coefficients, Coefficients) and not parameters.is_alone:
             raise NotImplementedError(
                 "No closed form is known for Coefficients of a user. theory.compare estimates the "
                 "error from draws."
             )
-        sharing = self._sharing(learned)
+        sharing = self._sharing(parameters)
         if len(sharing) > 1:
             self._check_is_dense()
             if self.coupling != "iid":
@@ -364,52 +365,63 @@ class ProductSteps(CenteredRandomFeatures):
                     "'iid', and with shared=False every coupling that the bases know. "
                     "theory.compare estimates the error from draws."
                 )
-        for (_, one, one_learned), (_, other, other_learned) in combinations(sharing, 2):
+        for (_, first, first_parameters), (_, second, second_parameters) in combinations(
+            sharing, 2
+        ):
             if not is_covariance_known(
-                one._nonlinearity(one_learned), other._nonlinearity(other_learned)
+                first._nonlinearity(first_parameters), second._nonlinearity(second_parameters)
             ):
                 raise NotImplementedError(
-                    f"No covariance is known of {type(one).__name__} and {type(other).__name__} "
+                    f"No covariance is known of {type(first).__name__} and {type(second).__name__} "
                     "with shared projections. Known: PositiveRF (exponential, hyperbolic), "
                     "OptimalPositiveRF and RFFSampler; with shared=False all bases that have a "
                     "variance in closed form."
                 )
-        for base, base_learned in self._parts(learned):
-            base._check_variance(base_learned)
+        for base, base_parameters in self._pairs(parameters):
+            base._check_variance(base_parameters)
 
     def _log_variance(self, fitted, X, Y):
-        learned = fitted.learned
-        self._check_variance(learned)
-        covariances = self._covariances(learned, X, Y)
-        known = [
-            base._log_variance(replace(fitted, learned=base_learned, queries=side, keys=side), X, Y)
-            for (base, base_learned), side in zip(
-                self._parts(learned), fitted.queries.bases, strict=True
+        parameters = fitted.parameters
+        self._check_variance(parameters)
+        covariances = self._covariances(parameters, X, Y)
+        log_variances = [
+            base._log_variance(
+                replace(fitted, parameters=base_parameters, queries=side, keys=side), X, Y
+            )
+            for (base, base_parameters), side in zip(
+                self._pairs(parameters), fitted.queries.bases, strict=True
             )
         ]
-        sides, n = self._dense_sides(learned, X, Y), learned.n_coefficients_
-        moments = self._combination(learned).moments(*sides, n, len(known), learned.width)
-        return hybrid_log_variance(moments, known, covariances)
+        sides, n = self._dense_sides(parameters, X, Y), parameters.n_coefficients_
+        moments = self._combination(parameters).moments(
+            *sides, n, len(log_variances), parameters.width
+        )
+        return hybrid_log_variance(moments, log_variances, covariances)
 
-    def _sharing(self, learned):
-        """Return the bases that share projections: their numbers, copies and what they learned."""
+    def _sharing(self, parameters):
+        """Return the bases that share projections: their numbers, copies and parameters."""
         return [
-            (k, base, base_learned)
-            for k, (base, base_learned) in enumerate(self._parts(learned))
+            (k, base, base_parameters)
+            for k, (base, base_parameters) in enumerate(self._pairs(parameters))
             if self.shared and isinstance(base, GaussianRandomFeatures)
         ]
 
-    def _covariances(self, learned, X, Y):
+    def _covariances(self, parameters, X, Y):
         """Return covariances of bases that share projections, in the form the law expects."""
-        sharing = self._sharing(learned)
+        sharing = self._sharing(parameters)
         if len(sharing) < 2:
             return {}
-        sides = self._dense_sides(learned, X, Y)
+        sides = self._dense_sides(parameters, X, Y)
         gap = np.subtract.outer(*(np.sum(Z**2, axis=1) for Z in sides))
-        scale = self._log_outer_factor(learned, X, Y) - np.log(learned.n_projections)
+        scale = self._log_outer_factor(parameters, X, Y) - np.log(parameters.n_projections)
         covariances, geometry = {}, variances.PairGeometry.of(*sides)
-        for (k, one, one_learned), (j, other, other_learned) in combinations(sharing, 2):
-            nonlinearities = one._nonlinearity(one_learned), other._nonlinearity(other_learned)
+        for (k, first, first_parameters), (j, second, second_parameters) in combinations(
+            sharing, 2
+        ):
+            nonlinearities = (
+                first._nonlinearity(first_parameters),
+                second._nonlinearity(second_parameters),
+            )
             value, unit = shared_covariance(nonlinearities, geometry, gap)
             covariances[k, j] = value, unit + scale
         return covariances

@@ -14,7 +14,7 @@ from .base import BaseRandomFeatures
 # Parts of a `Fitted` in which two feature maps may differ.
 _PARTS = {
     "statistics": "their statistics",
-    "learned": "what they learnt",
+    "parameters": "what they learnt",
     "draw": "their draw of random numbers",
 }
 _NUMBERS = bool, int, float, complex
@@ -47,7 +47,7 @@ def record_of(feature_map):
             if not np.isnan(value).any():  # not known
                 record[f"statistics/{side.name}/{name}"] = np.array(value)
     record["statistics/is_one"] = np.array(fitted.statistics.keys is fitted.statistics.queries)
-    for path, value in _leaves("learned", fitted.learned):
+    for path, value in _leaves("learned", fitted.parameters):
         record[path] = _as_array(feature_map, path.removeprefix("learned/"), value)
     return record
 
@@ -61,8 +61,8 @@ def _leaves(path, value):
     else:
         yield path, value
         return
-    for name, part in parts:
-        yield from _leaves(f"{path}/{name}", part)
+    for name, item in parts:
+        yield from _leaves(f"{path}/{name}", item)
 
 
 def restored(feature_map, record):
@@ -87,7 +87,7 @@ def restored(feature_map, record):
         for folder in folders:
             branch = branch.setdefault(folder, {})
         branch[name] = array
-    learned = _grown(tree["learned"])
+    parameters = _grown(tree["learned"])
     sides = [_moments(record, side.name) for side in fields(PairStatistics)]
     if record["statistics/is_one"]:
         sides = sides[:1] * 2
@@ -96,8 +96,8 @@ def restored(feature_map, record):
         spec, seed, draft = fitted.spec, fitted.seed, feature_map
     else:
         spec, draft = feature_map._as_spec(), draft_of(feature_map)
-        seed, draft.n_features_in_ = draw_seed(feature_map.random_state), learned.n_features
-    parts = PairStatistics(*sides), learned, spec._draw(learned, seed)
+        seed, draft.n_features_in_ = draw_seed(feature_map.random_state), parameters.n_features
+    parts = PairStatistics(*sides), parameters, spec._draw(parameters, seed)
     return draft._with(Fitted.assemble(spec, seed, *parts))
 
 
@@ -141,12 +141,12 @@ def _refusal(feature_map, reason):
     )
 
 
-def difference(one, other):
+def difference(first, second):
     """Return what two fitted transformers differ in, or None if their features are the same.
 
     Parameters
     ----------
-    one, other : transformer
+    first, second : transformer
         Fitted.
 
     Returns
@@ -154,19 +154,19 @@ def difference(one, other):
     str or None
         For feature maps of this library: parameters, statistics, learned values or the draw.
     """
-    if type(one) is not type(other):
-        return f"their class, {type(one).__name__} against {type(other).__name__}"
-    if isinstance(one, FrozenEstimator):
-        return difference(one.estimator, other.estimator)
-    if not isinstance(one, BaseRandomFeatures):
-        return None if same(vars(one), vars(other)) else "what was fitted"
-    sides = [side._known for side in (one, other)]
+    if type(first) is not type(second):
+        return f"their class, {type(first).__name__} against {type(second).__name__}"
+    if isinstance(first, FrozenEstimator):
+        return difference(first.estimator, second.estimator)
+    if not isinstance(first, BaseRandomFeatures):
+        return None if same(vars(first), vars(second)) else "what was fitted"
+    sides = [side._known for side in (first, second)]
     params = [side.spec.get_params() for side in sides]
     for name in params[0]:
         pair = [side[name] for side in params]
         if name != "random_state" and not same(*pair):
             return f"the parameter {name}={pair[0]!r} against {pair[1]!r}"
-    for name, what in _PARTS.items():
+    for name, description in _PARTS.items():
         if not same(*(getattr(side, name) for side in sides)):
-            return what
+            return description
     return None

@@ -85,8 +85,8 @@ def _of_data(rule, spectrum, queries, sample):
 def median_distance(sample, metric="euclidean"):
     """Return the median distance of at most 1,000 distinct queries, or 0 if all are equal."""
     X, weights, _ = unique_rows(sample.queries, sample.weights)
-    chosen, weights = representatives(weights, _MEDIAN_ROWS, sample.rng(MEDIAN))
-    X = X[chosen]
+    indices, weights = representatives(weights, _MEDIAN_ROWS, sample.rng(MEDIAN))
+    X = X[indices]
     pairs = np.triu_indices(X.shape[0], 1)
     if not sp.issparse(X):
         distances = pdist(np.asarray(X, dtype=np.float64), metric)

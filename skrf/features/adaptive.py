@@ -279,26 +279,26 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     def _terms(self, fitted):
         """Return None: components differ in law, and their counts are drawn jointly."""
 
-    def _labels(self, y, kept, keys):
+    def _labels(self, y, kept_rows, keys):
         most = self._count_centers(), "n_centers or n_components"
-        return class_labels(self.centers, y, kept, keys, *most)
+        return class_labels(self.centers, y, kept_rows, keys, *most)
 
     # ---------------------------------------------------------------- the mixture
 
-    def _learn_from_rows(self, learned, sample):
-        queries = others = self._points(learned, sample, keys=False)
+    def _learn_from_rows(self, parameters, sample):
+        queries = keys = self._points(parameters, sample, keys=False)
         if sample.keys is not sample.queries:
-            others = self._points(learned, sample, keys=True)
-        is_point = not np.ptp(np.vstack([queries.rows, others.rows]), axis=0).any()
+            keys = self._points(parameters, sample, keys=True)
+        is_point = not np.ptp(np.vstack([queries.rows, keys.rows]), axis=0).any()
         if self.share == 1 or is_point:
-            centers, learned.share_ = np.empty((0, learned.n_features)), 1.0
+            centers, parameters.share_ = np.empty((0, parameters.n_features)), 1.0
         else:
-            centers = self._find_centers(learned, queries, others, sample)
-            learned.share_ = self._share(sample)
+            centers = self._find_centers(parameters, queries, keys, sample)
+            parameters.share_ = self._share(sample)
         tau = 1.0 if self.tau == "auto" else float(self.tau)
-        dense = learned.rho_, learned.rotation_
-        learned.mixture = Mixture(*dense, centers, tau, learned.share_)
-        learned.centers_ = centers
+        dense = parameters.rho_, parameters.rotation_
+        parameters.mixture = Mixture(*dense, centers, tau, parameters.share_)
+        parameters.centers_ = centers
 
     def _is_balanced(self, sample):
         return self.asymmetric and sample.keys is not sample.queries
@@ -306,36 +306,36 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     def _count_centers(self):
         return min(self.n_centers or self.n_components, _MOST)
 
-    def _points(self, learned, sample, *, keys):
+    def _points(self, parameters, sample, *, keys):
         """Return at most 20,000 rows of one side, in projected coordinates."""
         X, weights, labels = sample.queries, sample.weights, sample.labels
         if keys:
             X, weights, labels = sample.keys, sample.key_weights, None
         rng = sample.rng(KEYS if keys else QUERIES)
-        chosen, weights = representatives(weights, _CENTER_ROWS, rng)
+        indices, weights = representatives(weights, _CENTER_ROWS, rng)
         # Convert to float64 before the shift, so that float32 rows give the same choices.
-        X = X[chosen].astype(np.float64, copy=False)
-        points = self._affine(learned, keys=keys).on_host(X)
+        X = X[indices].astype(np.float64, copy=False)
+        points = self._affine(parameters, keys=keys).on_host(X)
         log_factors = np.zeros(len(points))
         if self.kernel == "softmax":
             # In shifted coordinates y = z + c: |y|^2 / 2 = |z|^2 / 2 + z.c up to a constant.
-            shift = learned.sigma * learned.offset_
+            shift = parameters.sigma * parameters.offset_
             log_factors = np.sum(points**2, axis=1) / 2 + points @ shift
-        return _Points(points, weights, log_factors, None if labels is None else labels[chosen])
+        return _Points(points, weights, log_factors, None if labels is None else labels[indices])
 
-    def _find_centers(self, learned, queries, others, sample):
+    def _find_centers(self, parameters, queries, keys, sample):
         """Return the centres, found once for all sigmas where they are proportional to sigma."""
-        if self.kernel == "gaussian" and others is queries:
+        if self.kernel == "gaussian" and keys is queries:
             sums = replace(queries, rows=2 * queries.rows)  # a row is its own nearest neighbour
         else:
-            sums = _near_sums(queries, others, sample.rng(SUMS))
+            sums = _near_sums(queries, keys, sample.rng(SUMS))
         place = partial(self._place_centers, sums, sample.rng(CENTERS))
         # Under the softmax kernel, sigma may change more than the scale. Squares of rows times
         # other sigmas may leave the range of floats.
         is_scaled = self.kernel == "gaussian" and sample.keys is sample.queries
-        if not (is_scaled and 1 / _FARTHEST < learned.sigma < _FARTHEST):
+        if not (is_scaled and 1 / _FARTHEST < parameters.sigma < _FARTHEST):
             return place()
-        return learned.sigma * sample.once("centers", lambda: place() / learned.sigma)
+        return parameters.sigma * sample.once("centers", lambda: place() / parameters.sigma)
 
     def _share(self, sample):
         """Return the share of the dense proposal."""
@@ -350,39 +350,39 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         weights, wanted = points.weights, self._count_centers()
         if self.centers == "random":
             wanted = min(wanted if self.n_centers else max(wanted, _RANDOM_CENTERS), len(points))
-            parts = [np.repeat(points.rows, systematic_counts(weights, wanted, rng), axis=0)]
+            groups = [np.repeat(points.rows, systematic_counts(weights, wanted, rng), axis=0)]
         else:
-            parts = centers_of_classes(points.rows, weights, points.labels, wanted, rng)
-        return np.vstack([class_centers[spatial_order(class_centers)] for class_centers in parts])
+            groups = centers_of_classes(points.rows, weights, points.labels, wanted, rng)
+        return np.vstack([class_centers[spatial_order(class_centers)] for class_centers in groups])
 
     # ---------------------------------------------------------------- drawing
 
-    def _draw(self, learned, seed):
+    def _draw(self, parameters, seed):
         rng = rng_of(seed, OMEGA)
-        noise = self._joint.draw(self.n_components, learned.n_features, rng).dense()
-        rows = learned.mixture.draw(noise, rng)
-        log_weights = -np.sum(rows**2, axis=1) / 2 - learned.mixture.log_density(rows)
+        noise = self._joint.draw(self.n_components, parameters.n_features, rng).dense()
+        rows = parameters.mixture.draw(noise, rng)
+        log_weights = -np.sum(rows**2, axis=1) / 2 - parameters.mixture.log_density(rows)
         return SimpleNamespace(
             projection=DenseProjection(rows), omega_=rows, log_weights=log_weights
         )
 
-    def _keeps_draw(self, before, learned):
+    def _keeps_draw(self, before, parameters):
         return False
 
-    def _nonlinearity(self, learned=None, draw=None):
+    def _nonlinearity(self, parameters=None, draw=None):
         return WeightedExponential(np.zeros(1) if draw is None else draw.log_weights)
 
     def _log_variance(self, fitted, X, Y):
-        learned = fitted.learned
-        self._check_variance(learned)
-        dense, sides = super()._nonlinearity(learned), self._dense_sides(learned, X, Y)
+        parameters = fitted.parameters
+        self._check_variance(parameters)
+        dense, sides = super()._nonlinearity(parameters), self._dense_sides(parameters, X, Y)
         geometry = PairGeometry.of(*sides, dense.quadratic_form)
         log_dense = dense.log_second_moment(geometry)
-        log_moment = learned.mixture.log_second_moment(log_dense, *sides)
+        log_moment = parameters.mixture.log_second_moment(log_dense, *sides)
         logs = dense.log_scale(geometry) + log_expm1(np.maximum(log_moment, 0.0))
-        return logs - np.log(learned.n_projections) + self._log_outer_factor(learned, X, Y)
+        return logs - np.log(parameters.n_projections) + self._log_outer_factor(parameters, X, Y)
 
-    def _variance_is_exact(self, learned):
+    def _variance_is_exact(self, parameters):
         return False
 
 
@@ -412,13 +412,13 @@ class _Points:
 
     def drawn(self, most, rng):
         """Return at most `most` rows that represent all."""
-        chosen, weights = representatives(self.weights, most, rng)
-        return replace(self[chosen], weights=weights)
+        indices, weights = representatives(self.weights, most, rng)
+        return replace(self[indices], weights=weights)
 
-    def __getitem__(self, chosen):
+    def __getitem__(self, indices):
         """Return some of the rows."""
-        labels = None if self.labels is None else self.labels[chosen]
-        return _Points(self.rows[chosen], self.weights[chosen], self.log_factors[chosen], labels)
+        labels = None if self.labels is None else self.labels[indices]
+        return _Points(self.rows[indices], self.weights[indices], self.log_factors[indices], labels)
 
     @property
     def log_multipliers(self):
@@ -426,13 +426,13 @@ class _Points:
         return self.log_factors + np.log(self.weights)
 
 
-def _near_sums(queries, others, rng):
+def _near_sums(queries, keys, rng):
     """Return points x + y to place features near, with y drawn from x's attention."""
     queries = queries.drawn(_SUM_QUERIES, rng)
 
     def drawn(rows):
-        logs = others.log_multipliers - cdist(rows, others.rows, "sqeuclidean") / 2
+        logs = keys.log_multipliers - cdist(rows, keys.rows, "sqeuclidean") / 2
         return (logs + rng.gumbel(size=logs.shape)).argmax(axis=1)
 
-    chosen = [drawn(queries.rows[block]) for block in gen_batches(len(queries), _SUM_ROWS)]
-    return replace(queries, rows=queries.rows + others.rows[np.concatenate(chosen)])
+    indices = [drawn(queries.rows[block]) for block in gen_batches(len(queries), _SUM_ROWS)]
+    return replace(queries, rows=queries.rows + keys.rows[np.concatenate(indices)])

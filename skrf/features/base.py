@@ -270,8 +270,8 @@ class BaseRandomFeatures(
         draft.n_features_in_ = len(statistics.queries.mean)
         warn_of_scales(draft, statistics.queries)
         sample = Sample(None, None, None, draw_seed(self.random_state))
-        own = copy.deepcopy(statistics)  # those of a fit are read-only
-        return commit(self, draft._set(Fitted.to(spec, own, sample)))
+        copied = copy.deepcopy(statistics)  # those of a fit are read-only
+        return commit(self, draft._set(Fitted.to(spec, copied, sample)))
 
     def _passes(self, classes, scope):
         """Return the passes of a fit to batches, as `skrf._batches.run_passes` takes them."""
@@ -312,14 +312,14 @@ class BaseRandomFeatures(
         X = to_host(validate_rows(draft, X, reset=before is None))
         if self._reads_labels and y is not None and keys is None:
             check_consistent_length(X, y)
-        sample_weight, X, kept = drop_zero_weights(sample_weight, X, np.arange(X.shape[0]))
+        sample_weight, X, kept_rows = drop_zero_weights(sample_weight, X, np.arange(X.shape[0]))
         if keys is not None:
             keys = to_host(validate_rows(draft, keys, reset=False, name="keys"))
         seed = draw_seed(self.random_state) if before is None else before.seed
-        labels = self._labels(y, kept, keys)
+        labels = self._labels(y, kept_rows, keys)
         sample = spec._sample(X, keys, sample_weight, seed, labels)
         if labels is not None:
-            sample = replace(sample, classes=np.unique(as_numpy("y", y)[kept]))
+            sample = replace(sample, classes=np.unique(as_numpy("y", y)[kept_rows]))
         statistics = sample.statistics(full=spec._needs_full_statistics)
         if before is not None:
             statistics = before.statistics.merge(statistics)
@@ -382,7 +382,7 @@ class BaseRandomFeatures(
                 f"computed from data; got {self!r}. Pass a number, or call fit."
             )
         fitted = clone(self).fit(np.zeros((1, n_features)))._fitted
-        fitted.spec._forget_data(fitted.learned)
+        fitted.spec._forget_data(fitted.parameters)
         draft = draft_of(self)
         draft.n_features_in_ = n_features
         return commit(self, draft._set(fitted.redrawn(fitted.seed)))
@@ -418,7 +418,7 @@ class BaseRandomFeatures(
     @property
     def sigma_(self) -> float:
         """Multiplier of the inputs: sigma = 1 / length_scale = sqrt(2 gamma)."""
-        return self._known.learned.sigma
+        return self._known.parameters.sigma
 
     @property
     def gamma_(self) -> float:
@@ -439,7 +439,7 @@ class BaseRandomFeatures(
     @property
     def _n_projections(self):
         """Number of projections."""
-        return self._known.learned.n_projections
+        return self._known.parameters.n_projections
 
     @property
     def _seed(self):

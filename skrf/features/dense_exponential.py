@@ -75,34 +75,36 @@ class PrincipalAxesRandomFeatures(CenteredRandomFeatures):
     _parameter_constraints = {"asymmetric": ["boolean"]}
     _needs_full_statistics = True
 
-    def _learn(self, learned, statistics):
-        learned.balance = None
+    def _learn(self, parameters, statistics):
+        parameters.balance = None
         if self.asymmetric and self.kernel != "softmax":
             raise ValueError(
                 f"asymmetric=True balances x.y and needs kernel='softmax', got "
                 f"kernel={self.kernel!r}."
             )
         if self.asymmetric and statistics.keys is not statistics.queries:
-            learned.balance = balancing_map(
+            parameters.balance = balancing_map(
                 statistics.queries.covariance,
                 statistics.keys.covariance,
                 *(_FLOOR * np.mean(side.mean**2) for side in (statistics.queries, statistics.keys)),
             )
-            statistics = statistics.mapped(*learned.balance)
-        super()._learn(learned, statistics)
-        second_moment = learned.sigma**2 * statistics.mean_outer_sum(learned.offset_)
+            statistics = statistics.mapped(*parameters.balance)
+        super()._learn(parameters, statistics)
+        second_moment = parameters.sigma**2 * statistics.mean_outer_sum(parameters.offset_)
         squares, axes = np.linalg.eigh(second_moment)
-        learned.rotation_ = axes.T
-        learned.rho_ = np.array([optimal_rho(max(square, 0.0), 1) for square in squares])
+        parameters.rotation_ = axes.T
+        parameters.rho_ = np.array([optimal_rho(max(square, 0.0), 1) for square in squares])
 
     @property
     def _is_symmetric(self):
         return not self.asymmetric
 
-    def _nonlinearity(self, learned=None, draw=None):
-        if learned is None:
+    def _nonlinearity(self, parameters=None, draw=None):
+        if parameters is None:
             return DenseExponential(np.zeros(1), np.eye(1))
-        return DenseExponential(np.minimum((1 - 1 / learned.rho_) / 8, 0.0), learned.rotation_)
+        return DenseExponential(
+            np.minimum((1 - 1 / parameters.rho_) / 8, 0.0), parameters.rotation_
+        )
 
 
 @document

@@ -214,8 +214,8 @@ class TabulatedCounts(Counts):
         grown = max(size / np.sqrt(1 - self.p.max()), 1e-300)
         log_least = np.log(self.share * self.p).min()
         counts = np.arange(60 + int(8 * grown - log_least))
-        rest = 2 * (counts * np.log(grown) - gammaln(counts + 1)) - log_least
-        is_enough = (counts > grown) & (rest < 2 * size - _ROUNDING)
+        log_omitted = 2 * (counts * np.log(grown) - gammaln(counts + 1)) - log_least
+        is_enough = (counts > grown) & (log_omitted < 2 * size - _ROUNDING)
         return 2 + int(np.argmax(is_enough))
 
 
@@ -314,7 +314,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
         self.random_state = random_state
 
     @abstractmethod
-    def _counts(self, learned):
+    def _counts(self, parameters):
         """Return the `Counts` at the fitted parameters."""
 
     @property
@@ -323,20 +323,20 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
 
     # ---------------------------------------------------------------- shift
 
-    def _learn(self, learned, statistics):
+    def _learn(self, parameters, statistics):
         queries, keys = statistics.queries, statistics.keys
-        learned.floor = None
+        parameters.floor = None
         if self.positive:
             spread = np.sqrt((queries.variances + keys.variances) / 2)
             margin = _MARGIN * np.where(spread > 0, spread, 1.0)
-            learned.offset_ = np.minimum(queries.minimum, keys.minimum) - margin
-            learned.floor = learned.sigma * margin
+            parameters.offset_ = np.minimum(queries.minimum, keys.minimum) - margin
+            parameters.floor = parameters.sigma * margin
         elif self._is_centered and np.array_equal(queries.mean, keys.mean):
-            learned.offset_ = queries.mean
+            parameters.offset_ = queries.mean
         else:
             # With one parameter per column nothing depends on the origin; if keys have another
             # mean, the midpoint would be the worst origin.
-            learned.offset_ = np.zeros_like(queries.mean)
+            parameters.offset_ = np.zeros_like(queries.mean)
 
     @property
     def _is_centered(self):
@@ -349,36 +349,36 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
         """Whether every member of the family needs statistics of data."""
         return self.positive
 
-    def _keeps_draw(self, before, learned):
+    def _keeps_draw(self, before, parameters):
         # Counts drawn for the old parameters would be biased under the new ones.
         return False
 
-    def _draw(self, learned, seed):
-        shape = learned.n_projections, learned.n_features
-        counts = self._counts(learned).draw(shape, rng_of(seed, OMEGA))
+    def _draw(self, parameters, seed):
+        shape = parameters.n_projections, parameters.n_features
+        counts = self._counts(parameters).draw(shape, rng_of(seed, OMEGA))
         return SimpleNamespace(omega_=counts.astype(np.float64))
 
-    def _assemble(self, learned, draw):
-        log_divisor, bias = self._counts(learned).log_terms(draw.omega_)
-        made = DiscreteMap(
-            Affine(learned.sigma, learned.offset_, is_softmax=self.kernel == "softmax"),
+    def _assemble(self, parameters, draw):
+        log_divisor, bias = self._counts(parameters).log_terms(draw.omega_)
+        feature_map = DiscreteMap(
+            Affine(parameters.sigma, parameters.offset_, is_softmax=self.kernel == "softmax"),
             DenseProjection(draw.omega_),
             log_divisor,
-            bias - np.log(learned.n_projections) / 2,
-            learned.floor,
+            bias - np.log(parameters.n_projections) / 2,
+            parameters.floor,
         )
-        return made, made
+        return feature_map, feature_map
 
     # ---------------------------------------------------------------- error
 
     def _log_variance(self, fitted, X, Y):
         log_mean2, delta = self._log_moments(fitted, X, Y)
-        return log_mean2 + log_expm1(delta) - np.log(fitted.learned.n_projections)
+        return log_mean2 + log_expm1(delta) - np.log(fitted.parameters.n_projections)
 
     def _log_block_moment(self, fitted, X, Y):
         if not self.positive:
             return super()._log_block_moment(fitted, X, Y)
-        return sum(self._log_moments(fitted, X, Y)) - np.log(fitted.learned.n_projections)
+        return sum(self._log_moments(fitted, X, Y)) - np.log(fitted.parameters.n_projections)
 
     def _log_moments(self, fitted, X, Y):
         """Return the log squared mean of a term, and the log of its second moment over that."""
@@ -389,7 +389,7 @@ class DiscreteRandomFeatures(BaseRandomFeatures):
             outer = feature_map.affine.outer_term(dense)
             clamped.append(inside)
             gains.append(np.sum(inside**2, axis=1) - norms2 + 2 * outer)
-        delta = self._counts(fitted.learned).log_relative_second_moment(*clamped)
+        delta = self._counts(fitted.parameters).log_relative_second_moment(*clamped)
         # Squared mean of the estimate: K^2 if nothing is clamped.
         return np.add.outer(*gains) - squared_distances(*clamped), delta
 
@@ -451,22 +451,22 @@ class PoissonRF(DiscreteRandomFeatures):
     True
     """
 
-    def _learn(self, learned, statistics):
-        super()._learn(learned, statistics)
+    def _learn(self, parameters, statistics):
+        super()._learn(parameters, statistics)
         sizes = [
-            learned.sigma * np.hypot(np.sqrt(side.variances), side.mean - learned.offset_)
+            parameters.sigma * np.hypot(np.sqrt(side.variances), side.mean - parameters.offset_)
             for side in (statistics.queries, statistics.keys)
         ]
         rates = np.clip(sizes[0] * sizes[1], _MIN_RATE, _MAX_RATE)
         if not self.per_feature:
             rates = float(np.sqrt(np.mean(rates**2)))
-        learned.lambda_ = rates
+        parameters.lambda_ = rates
 
-    def _forget_data(self, learned):
-        learned.lambda_ = np.ones(learned.n_features) if self.per_feature else 1.0
+    def _forget_data(self, parameters):
+        parameters.lambda_ = np.ones(parameters.n_features) if self.per_feature else 1.0
 
-    def _counts(self, learned):
-        return PoissonCounts(np.broadcast_to(learned.lambda_, learned.n_features))
+    def _counts(self, parameters):
+        return PoissonCounts(np.broadcast_to(parameters.lambda_, parameters.n_features))
 
 
 @document
@@ -526,35 +526,35 @@ class GeometricRF(DiscreteRandomFeatures):
         # c changes with every batch.
         return "the mean of |x - c|" if self._is_centered else super()._obstacle_to_merging()
 
-    def _learn(self, learned, statistics):
-        super()._learn(learned, statistics)
+    def _learn(self, parameters, statistics):
+        super()._learn(parameters, statistics)
         sizes = [
-            side.mean - learned.offset_ if self.positive else side.mean_absolute
+            side.mean - parameters.offset_ if self.positive else side.mean_absolute
             for side in (statistics.queries, statistics.keys)
         ]
-        learned.p_ = None
-        if self.positive or not np.any(learned.offset_):
-            learned.p_ = _best_p(*(learned.sigma * size for size in sizes), self.per_feature)
+        parameters.p_ = None
+        if self.positive or not np.any(parameters.offset_):
+            parameters.p_ = _best_p(*(parameters.sigma * size for size in sizes), self.per_feature)
 
-    def _learn_from_rows(self, learned, sample):
-        if learned.p_ is None:  # the mean of |x - c| requires c
-            query_size = _mean_shifted_size(learned, sample.queries, sample.weights)
-            others = query_size
+    def _learn_from_rows(self, parameters, sample):
+        if parameters.p_ is None:  # the mean of |x - c| requires c
+            query_size = _mean_shifted_size(parameters, sample.queries, sample.weights)
+            key_size = query_size
             if sample.keys is not sample.queries:
-                others = _mean_shifted_size(learned, sample.keys, None)
-            learned.p_ = _best_p(query_size, others, self.per_feature)
+                key_size = _mean_shifted_size(parameters, sample.keys, None)
+            parameters.p_ = _best_p(query_size, key_size, self.per_feature)
 
-    def _forget_data(self, learned):
-        learned.p_ = np.full(learned.n_features, 0.5) if self.per_feature else 0.5
+    def _forget_data(self, parameters):
+        parameters.p_ = np.full(parameters.n_features, 0.5) if self.per_feature else 0.5
 
-    def _counts(self, learned):
-        return GeometricCounts(np.broadcast_to(learned.p_, learned.n_features))
+    def _counts(self, parameters):
+        return GeometricCounts(np.broadcast_to(parameters.p_, parameters.n_features))
 
 
-def _mean_shifted_size(learned, X, weights):
+def _mean_shifted_size(parameters, X, weights):
     """Return the mean absolute value of every scaled, shifted column."""
     weights = np.ones(X.shape[0]) if weights is None else weights / weights.max()
-    affine = Affine(learned.sigma, learned.offset_)
+    affine = Affine(parameters.sigma, parameters.offset_)
     total = sum(
         weights[block] @ np.abs(affine.on_host(X[block]))
         for block in gen_batches(X.shape[0], _BLOCK_ROWS)
@@ -660,36 +660,36 @@ class DiscreteRF(DiscreteRandomFeatures):
     def _obstacle_to_merging(self):
         return "the law of every column's powers"
 
-    def _learn_from_rows(self, learned, sample):
+    def _learn_from_rows(self, parameters, sample):
         queries = keys = self._sizes_of(
-            learned, sample.queries, sample.weights, sample.rng(QUERIES)
+            parameters, sample.queries, sample.weights, sample.rng(QUERIES)
         )
         if sample.keys is not sample.queries:
-            keys = self._sizes_of(learned, sample.keys, sample.key_weights, sample.rng(KEYS))
-        self._set_law(learned, queries, keys)
+            keys = self._sizes_of(parameters, sample.keys, sample.key_weights, sample.rng(KEYS))
+        self._set_law(parameters, queries, keys)
 
-    def _sizes_of(self, learned, X, weights, rng):
+    def _sizes_of(self, parameters, X, weights, rng):
         """Return the sizes of the coordinates of some rows, and shares of these rows."""
-        chosen, weights = representatives(weights, _ROWS, rng)
-        sizes = Affine(learned.sigma, learned.offset_).on_host(X[chosen])
+        indices, weights = representatives(weights, _ROWS, rng)
+        sizes = Affine(parameters.sigma, parameters.offset_).on_host(X[indices])
         return np.abs(sizes), weights / weights.sum()
 
-    def _set_law(self, learned, queries, keys):
+    def _set_law(self, parameters, queries, keys):
         log_table, shares = _best_table(queries, keys, self.per_feature)
         means = (weights @ sizes for sizes, weights in (queries, keys))
-        learned.log_p_, learned.tail_share_ = log_table, np.clip(shares, _TAIL_SHARE, 1.0)
-        learned.tail_p_ = np.minimum(np.atleast_1d(_best_p(*means, self.per_feature)), 0.5)
+        parameters.log_p_, parameters.tail_share_ = log_table, np.clip(shares, _TAIL_SHARE, 1.0)
+        parameters.tail_p_ = np.minimum(np.atleast_1d(_best_p(*means, self.per_feature)), 0.5)
 
-    def _forget_data(self, learned):
-        ones = np.ones((1, learned.n_features)), np.ones(1)
-        self._set_law(learned, ones, ones)
+    def _forget_data(self, parameters):
+        ones = np.ones((1, parameters.n_features)), np.ones(1)
+        self._set_law(parameters, ones, ones)
 
-    def _counts(self, learned):
-        d = learned.n_features
+    def _counts(self, parameters):
+        d = parameters.n_features
         return TabulatedCounts(
-            np.broadcast_to(learned.log_p_, (d, learned.log_p_.shape[1])),
-            np.broadcast_to(learned.tail_share_, d),
-            np.broadcast_to(learned.tail_p_, d),
+            np.broadcast_to(parameters.log_p_, (d, parameters.log_p_.shape[1])),
+            np.broadcast_to(parameters.tail_share_, d),
+            np.broadcast_to(parameters.tail_p_, d),
         )
 
 

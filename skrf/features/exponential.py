@@ -156,11 +156,11 @@ class OptimalPositiveRF(CenteredRandomFeatures):
     True
     """
 
-    def _learn(self, learned, statistics):
-        super()._learn(learned, statistics)
-        mean_squared_sum = learned.sigma**2 * statistics.mean_squared_sum(learned.offset_)
-        learned.rho_ = optimal_rho(mean_squared_sum, learned.n_features)
-        learned.A_ = (1 - 1 / learned.rho_) / 8
+    def _learn(self, parameters, statistics):
+        super()._learn(parameters, statistics)
+        mean_squared_sum = parameters.sigma**2 * statistics.mean_squared_sum(parameters.offset_)
+        parameters.rho_ = optimal_rho(mean_squared_sum, parameters.n_features)
+        parameters.A_ = (1 - 1 / parameters.rho_) / 8
 
-    def _nonlinearity(self, learned=None, draw=None):
-        return Exponential(0.0 if learned is None else learned.A_)
+    def _nonlinearity(self, parameters=None, draw=None):
+        return Exponential(0.0 if parameters is None else parameters.A_)

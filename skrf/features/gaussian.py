@@ -246,7 +246,7 @@ class GaussianRandomFeatures(BaseRandomFeatures):
     }
 
     @abstractmethod
-    def _nonlinearity(self, learned=None, draw=None):
+    def _nonlinearity(self, parameters=None, draw=None):
         """Return the nonlinearity at the fitted parameters, or for None the one before `fit`.
 
         Its closed form must be the same without a draw.
@@ -279,34 +279,34 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         """The `Coupling` of the projections."""
         return coupling_of(self.coupling, self._storage)
 
-    def _n_bytes(self, learned, sample):
-        return self._joint.n_bytes(learned.n_projections, learned.n_features)
+    def _n_bytes(self, parameters, sample):
+        return self._joint.n_bytes(parameters.n_projections, parameters.n_features)
 
-    def _draw(self, learned, seed):
+    def _draw(self, parameters, seed):
         rng = rng_of(seed, OMEGA)
-        projection = drawn(self._joint, learned.n_projections, learned.n_features, rng)
+        projection = drawn(self._joint, parameters.n_projections, parameters.n_features, rng)
         draw = SimpleNamespace(projection=projection)
         if isinstance(projection, DenseProjection):
             draw.omega_ = projection.dense()
         return draw
 
-    def _affine(self, learned, *, keys=False):
+    def _affine(self, parameters, *, keys=False):
         """Return the coordinates of one side."""
-        offset, balance = getattr(learned, "offset_", None), getattr(learned, "balance", None)
+        offset, balance = getattr(parameters, "offset_", None), getattr(parameters, "balance", None)
         matrix = None if balance is None else balance[keys]
-        return Affine(learned.sigma, offset, matrix, self.kernel == "softmax")
+        return Affine(parameters.sigma, offset, matrix, self.kernel == "softmax")
 
-    def _assemble(self, learned, draw):
-        nonlinearity, affine = self._nonlinearity(learned, draw), self._affine(learned)
+    def _assemble(self, parameters, draw):
+        nonlinearity, affine = self._nonlinearity(parameters, draw), self._affine(parameters)
         queries = GaussianMap.of(affine, draw.projection, nonlinearity)
         if nonlinearity.is_symmetric and affine.matrix is None:
             return queries, queries
-        keys = self._affine(learned, keys=True)
+        keys = self._affine(parameters, keys=True)
         return queries, replace(queries, affine=keys, is_keys=True)
 
-    def _check_variance(self, learned):
+    def _check_variance(self, parameters):
         self._check_is_dense()
-        nonlinearity = self._nonlinearity(learned)
+        nonlinearity = self._nonlinearity(parameters)
 
         def is_known(coupling, *size):
             cosines = {rows: coupling.pair_cosine(rows) for rows in coupling.blocks(*size)}
@@ -314,57 +314,57 @@ class GaussianRandomFeatures(BaseRandomFeatures):
                 rows == 1 or nonlinearity.knows_pairs(cosine) for rows, cosine in cosines.items()
             )
 
-        if not is_known(self._joint, learned.n_projections, learned.n_features):
-            known = [name for name, other in COUPLINGS.items() if is_known(other, 2, 2)]
+        if not is_known(self._joint, parameters.n_projections, parameters.n_features):
+            names = [name for name, other in COUPLINGS.items() if is_known(other, 2, 2)]
             raise NotImplementedError(
                 f"No closed form or bound is known for {type(self).__name__} with coupling="
-                f"{self.coupling!r}. Known: {', '.join(map(repr, known))}. "
+                f"{self.coupling!r}. Known: {', '.join(map(repr, names))}. "
                 "theory.compare estimates the error from draws."
             )
 
-    def _variance_is_exact(self, learned):
-        blocks = self._joint.blocks(learned.n_projections, learned.n_features)
-        return hasattr(self._nonlinearity(learned), "pair") or max(blocks) == 1
+    def _variance_is_exact(self, parameters):
+        blocks = self._joint.blocks(parameters.n_projections, parameters.n_features)
+        return hasattr(self._nonlinearity(parameters), "pair") or max(blocks) == 1
 
     def _log_variance(self, fitted, X, Y):
-        self._check_variance(fitted.learned)
-        coupling, learned = self._joint, fitted.learned
-        blocks = {1: learned.n_projections}
-        if hasattr(self._nonlinearity(learned), "pair"):
-            blocks = coupling.blocks(learned.n_projections, learned.n_features)
-        return self._log_mean_squared_error(learned, X, Y, blocks, coupling.pair_cosine)
+        self._check_variance(fitted.parameters)
+        coupling, parameters = self._joint, fitted.parameters
+        blocks = {1: parameters.n_projections}
+        if hasattr(self._nonlinearity(parameters), "pair"):
+            blocks = coupling.blocks(parameters.n_projections, parameters.n_features)
+        return self._log_mean_squared_error(parameters, X, Y, blocks, coupling.pair_cosine)
 
     def _terms(self, fitted):
         """Return the nonlinearity of the terms, or None if they are not identically distributed."""
         return getattr(fitted.queries, "nonlinearity", None)
 
     def _log_term_range(self, fitted, X, Y, upper):
-        learned, nonlinearity = fitted.learned, self._terms(fitted)
+        parameters, nonlinearity = fitted.parameters, self._terms(fitted)
         is_allowed = type(self._joint) is Independent or (upper and self._repels(fitted))
         if nonlinearity is not None and is_allowed:
-            geometry = variances.PairGeometry.of(*self._dense_sides(learned, X, Y))
+            geometry = variances.PairGeometry.of(*self._dense_sides(parameters, X, Y))
             logs = nonlinearity.log_range(geometry)
             if logs is not None:
-                return logs + self._log_outer_factor(learned, X, Y) / 2
+                return logs + self._log_outer_factor(parameters, X, Y) / 2
         return super()._log_term_range(fitted, X, Y, upper)
 
     def _log_upper_tail(self, fitted, X, Y, log_error):
-        learned, nonlinearity = fitted.learned, self._terms(fitted)
-        geometry = variances.PairGeometry.of(*self._dense_sides(learned, X, Y))
+        parameters, nonlinearity = fitted.parameters, self._terms(fitted)
+        geometry = variances.PairGeometry.of(*self._dense_sides(parameters, X, Y))
         log_largest = None
         if nonlinearity is not None and nonlinearity.is_positive and self._repels(fitted):
             log_largest = nonlinearity.log_largest(geometry)
         if log_largest is None:
             return super()._log_upper_tail(fitted, X, Y, log_error)
-        log_largest = log_largest + self._log_outer_factor(learned, X, Y) / 2
+        log_largest = log_largest + self._log_outer_factor(parameters, X, Y) / 2
         sum2 = geometry.sum2.ravel()
 
         def log_moments(rows, k):
-            return nonlinearity.log_moments(learned.n_features, sum2[rows], k)
+            return nonlinearity.log_moments(parameters.n_features, sum2[rows], k)
 
         with np.errstate(over="ignore"):
             shares = np.exp(log_error - log_largest).ravel()
-        logs = variances.log_upper_tail(log_moments, shares, learned.n_projections)
+        logs = variances.log_upper_tail(log_moments, shares, parameters.n_projections)
         return logs.reshape(log_largest.shape)
 
     def _repels(self, fitted):
@@ -375,8 +375,8 @@ class GaussianRandomFeatures(BaseRandomFeatures):
         cosine. At right angles it has moments of Dirichlet variables, which are below the products
         of single moments.
         """
-        coupling, learned = self._joint, fitted.learned
-        blocks = coupling.blocks(learned.n_projections, learned.n_features)
+        coupling, parameters = self._joint, fitted.parameters
+        blocks = coupling.blocks(parameters.n_projections, parameters.n_features)
         cosines = [coupling.pair_cosine(rows) for rows in blocks]
         is_known = self._storage == "dense" and None not in cosines
         nonlinearity = self._terms(fitted)
@@ -392,18 +392,20 @@ class GaussianRandomFeatures(BaseRandomFeatures):
             )
         if is_independent:
             return super()._log_term_variance(fitted, X, Y)
-        m = fitted.learned.n_projections
-        return self._log_mean_squared_error(fitted.learned, X, Y, {1: m}) + math.log(m)
+        m = fitted.parameters.n_projections
+        return self._log_mean_squared_error(fitted.parameters, X, Y, {1: m}) + math.log(m)
 
     def _log_block_moment(self, fitted, X, Y):
-        learned, nonlinearity = fitted.learned, self._terms(fitted)
+        parameters, nonlinearity = fitted.parameters, self._terms(fitted)
         if nonlinearity is None or not nonlinearity.is_positive:
             return super()._log_block_moment(fitted, X, Y)
         logs = self._log_variance(fitted, X, Y)
-        blocks = self._joint.blocks(learned.n_projections, learned.n_features)
-        shares2 = sum(count * rows**2 for rows, count in blocks.items()) / learned.n_projections**2
+        blocks = self._joint.blocks(parameters.n_projections, parameters.n_features)
+        shares2 = (
+            sum(count * rows**2 for rows, count in blocks.items()) / parameters.n_projections**2
+        )
         # Regularised features have a mean that is below the kernel.
-        log_mean2 = 2 * self._log_exact_kernel(to_host(X), to_host(Y), learned.sigma)
+        log_mean2 = 2 * self._log_exact_kernel(to_host(X), to_host(Y), parameters.sigma)
         return np.logaddexp(logs, log_mean2 + np.log(shares2))
 
     def _check_is_dense(self):
@@ -414,27 +416,29 @@ class GaussianRandomFeatures(BaseRandomFeatures):
                 "values are close."
             )
 
-    def _log_mean_squared_error(self, learned, X, Y, blocks, cosine=None):
+    def _log_mean_squared_error(self, parameters, X, Y, blocks, cosine=None):
         self._check_is_dense()
-        nonlinearity, sides = self._nonlinearity(learned), self._dense_sides(learned, X, Y)
+        nonlinearity, sides = self._nonlinearity(parameters), self._dense_sides(parameters, X, Y)
         geometry = variances.PairGeometry.of(*sides, nonlinearity.quadratic_form)
         logs = variances.log_mean_squared_error(
-            nonlinearity, geometry, learned.n_projections, blocks, cosine
+            nonlinearity, geometry, parameters.n_projections, blocks, cosine
         )
-        return logs + self._log_outer_factor(learned, X, Y)
+        return logs + self._log_outer_factor(parameters, X, Y)
 
-    def _dense_sides(self, learned, X, Y):
+    def _dense_sides(self, parameters, X, Y):
         """Return dense rows of both sides in projected coordinates, those of the closed form."""
-        return [self._affine(learned, keys=keys).on_host(Z) for Z, keys in ((X, False), (Y, True))]
+        return [
+            self._affine(parameters, keys=keys).on_host(Z) for Z, keys in ((X, False), (Y, True))
+        ]
 
-    def _log_outer_factor(self, learned, X, Y):
+    def _log_outer_factor(self, parameters, X, Y):
         """Return the log factor of the squared kernel that the geometry does not hold.
 
         The closed form, at the rows of `_dense_sides`, is multiplied by its exponential. The log is
         0 for the Gaussian kernel and |x|^2 + |y|^2 for softmax.
         """
         terms = [
-            self._affine(learned, keys=keys).outer_term(Affine(1.0).on_host(Z))
+            self._affine(parameters, keys=keys).outer_term(Affine(1.0).on_host(Z))
             for Z, keys in ((X, False), (Y, True))
         ]
         return 2 * np.add.outer(*terms)
@@ -475,7 +479,7 @@ class CenteredRandomFeatures(GaussianRandomFeatures):
         self.center = center
         self.random_state = random_state
 
-    def _learn(self, learned, statistics):
-        learned.offset_ = statistics.midpoint
+    def _learn(self, parameters, statistics):
+        parameters.offset_ = statistics.midpoint
         if not self.center:
-            learned.offset_ = np.zeros_like(learned.offset_)
+            parameters.offset_ = np.zeros_like(parameters.offset_)

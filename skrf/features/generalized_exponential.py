@@ -308,29 +308,29 @@ class GeneralizedExponentialRF(CenteredRandomFeatures):
 
     _is_symmetric = False  # unless the fitted map is real
 
-    def _learn(self, learned, statistics):
-        super()._learn(learned, statistics)
-        square = learned.sigma**2
-        sums = {s: square * statistics.mean_squared_sum(learned.offset_, s) for s in (1, -1)}
+    def _learn(self, parameters, statistics):
+        super()._learn(parameters, statistics)
+        square = parameters.sigma**2
+        sums = {s: square * statistics.mean_squared_sum(parameters.offset_, s) for s in (1, -1)}
         mean_norms2 = (sums[1] + sums[-1]) / 2
-        learned.A_, learned.s_ = fit_generalized(sums, mean_norms2, learned.n_features)
+        parameters.A_, parameters.s_ = fit_generalized(sums, mean_norms2, parameters.n_features)
         # A real exponential map needs one column per projection.
-        columns = 1 if _is_real(learned) else 2
-        learned.n_projections = -(-self.n_components // columns)
+        columns = 1 if _is_real(parameters) else 2
+        parameters.n_projections = -(-self.n_components // columns)
 
-    def _draw(self, learned, seed):
-        draw = super()._draw(learned, seed)
+    def _draw(self, parameters, seed):
+        draw = super()._draw(parameters, seed)
         draw.phase = rng_of(seed, PHASE).uniform(0, 2 * math.pi)
         return draw
 
-    def _nonlinearity(self, learned=None, draw=None):
-        if learned is None:
+    def _nonlinearity(self, parameters=None, draw=None):
+        if parameters is None:
             return GeneralizedExponential(0j, -1)
-        if _is_real(learned):
-            return Exponential(learned.A_.real)
+        if _is_real(parameters):
+            return Exponential(parameters.A_.real)
         phase = getattr(draw, "phase", 0.0) if self.n_components == 1 else None
-        return GeneralizedExponential(learned.A_, learned.s_, phase)
+        return GeneralizedExponential(parameters.A_, parameters.s_, phase)
 
 
-def _is_real(learned):
-    return learned.s_ == 1 and learned.A_.imag == 0
+def _is_real(parameters):
+    return parameters.s_ == 1 and parameters.A_.imag == 0

@@ -211,10 +211,8 @@ class HybridRF(CenteredRandomFeatures):
 
     def _check_base(self):
         is_known = [
-            given in NAMED_BASES
-            if isinstance(given, str)
-            else isinstance(given, BaseRandomFeatures)
-            for given in self.base
+            base in NAMED_BASES if isinstance(base, str) else isinstance(base, BaseRandomFeatures)
+            for base in self.base
         ]
         if len(self.base) < 2 or not all(is_known):
             raise ValueError(
@@ -222,18 +220,18 @@ class HybridRF(CenteredRandomFeatures):
                 f"{', '.join(map(repr, NAMED_BASES))} and instances of feature maps. "
                 f"Got {self.base!r} instead."
             )
-        for i, given in enumerate(self.base):
-            if not isinstance(given, str):
-                self._check_instance(f"base[{i}]={given!r}", given)
+        for i, base in enumerate(self.base):
+            if not isinstance(base, str):
+                self._check_instance(f"base[{i}]={base!r}", base)
 
-    def _check_instance(self, shown, given):
+    def _check_instance(self, shown, base):
         """Raise unless a base is unbiased and symmetric, and leaves alone what is set here."""
-        given._validate_params()
+        base._validate_params()
         flaws = {
-            "is biased": not given._is_unbiased,
-            "is biased for rows that it clamps": getattr(given, "positive", False),
-            "maps queries and keys differently": not given._is_symmetric,
-            "has centers='classes'": getattr(given, "centers", None) == "classes",
+            "is biased": not base._is_unbiased,
+            "is biased for rows that it clamps": getattr(base, "positive", False),
+            "maps queries and keys differently": not base._is_symmetric,
+            "has centers='classes'": getattr(base, "centers", None) == "classes",
         }
         for flaw, has in flaws.items():
             if has:
@@ -245,10 +243,10 @@ class HybridRF(CenteredRandomFeatures):
                 )
         names = "n_components", "sigma", "kernel", "center", "random_state"
         names += ("coupling", "projection") if self.shared else ()
-        defaults = type(given)().get_params(deep=False)
+        defaults = type(base)().get_params(deep=False)
         for name in names:
             setting = getattr(self, name)
-            value = getattr(given, name, setting)
+            value = getattr(base, name, setting)
             allowed = [setting, defaults.get(name, setting), *([1.0] if name == "sigma" else [])]
             if value not in allowed:
                 hint = " or take shared=False" if name in ("coupling", "projection") else ""
@@ -284,7 +282,7 @@ class HybridRF(CenteredRandomFeatures):
         """Whether every member of the family needs statistics of data."""
         return self._as_spec()._needs_data
 
-    def _nonlinearity(self, learned=None, draw=None):
+    def _nonlinearity(self, parameters=None, draw=None):
         raise NotImplementedError("Bases have nonlinearities of their own.")
 
 

@@ -380,25 +380,25 @@ class CentersOfClusters(BaseRandomFeatures):
         self.sigma = sigma
         self.random_state = random_state
 
-    def _labels(self, y, kept, keys):
-        return class_labels(self.centers, y, kept, keys, self.n_components, "n_components")
+    def _labels(self, y, kept_rows, keys):
+        return class_labels(self.centers, y, kept_rows, keys, self.n_components, "n_components")
 
     def _n_columns(self, n_rows):
         return min(int(self.n_components), n_rows)
 
-    def _n_bytes(self, learned, sample):
+    def _n_bytes(self, parameters, sample):
         n_rows = sample.queries.shape[0]
         if sample.keys is not sample.queries:
             n_rows += sample.keys.shape[0]
         n = self._n_columns(n_rows)
-        return 8 * n * (n + learned.n_features)
+        return 8 * n * (n + parameters.n_features)
 
-    def _learn(self, learned, statistics):
+    def _learn(self, parameters, statistics):
         """Learn nothing: there are no parameters."""
 
-    def _centers(self, learned, sample):
+    def _centers(self, parameters, sample):
         """Return the centres, the same for every sigma, and the codes of their labels or None."""
-        return sample.once("centers", partial(self._find_centers, learned.n_features, sample))
+        return sample.once("centers", partial(self._find_centers, parameters.n_features, sample))
 
     def _find_centers(self, n_features, sample):
         sides = [(sample.queries, sample.weights, QUERIES)]
@@ -409,10 +409,10 @@ class CentersOfClusters(BaseRandomFeatures):
         rows, weights = [], []
         most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // n_features), self.n_components)
         for X, row_weights, stream in sides:
-            chosen, row_weights = representatives(row_weights, most, sample.rng(stream))
-            rows.append(Affine(1.0).on_host(X[chosen]))
+            indices, row_weights = representatives(row_weights, most, sample.rng(stream))
+            rows.append(Affine(1.0).on_host(X[indices]))
             weights.append(row_weights)
-        labels = None if sample.labels is None else sample.labels[chosen]
+        labels = None if sample.labels is None else sample.labels[indices]
         rows = rows[0] if len(rows) == 1 else np.vstack(rows)  # no copy of wide rows
         weights = np.concatenate(weights)
         return self._place_centers(rows, weights, labels, sample.rng(CENTERS))
@@ -424,25 +424,25 @@ class CentersOfClusters(BaseRandomFeatures):
         if len(different) <= wanted:
             return different, names
         if self.centers == "random":
-            chosen = rng.choice(len(totals), wanted, replace=False, p=totals / totals.sum())
-            return different[chosen], None
+            indices = rng.choice(len(totals), wanted, replace=False, p=totals / totals.sum())
+            return different[indices], None
         of_classes = centers_of_classes(rows, weights, labels, wanted, rng)
         if names is not None:
             _, first = np.unique(by_first(labels), return_index=True)
             names = np.repeat(labels[first], [len(centers) for centers in of_classes])
         return np.vstack(of_classes), names
 
-    def _draw(self, learned, seed):
+    def _draw(self, parameters, seed):
         return SimpleNamespace()  # only the start of k-means is random
 
-    def _check_variance(self, learned):
+    def _check_variance(self, parameters):
         raise NotImplementedError(
             f"{type(self).__name__} has no variance: given its centres, nothing is random. Its "
             "error is bias, which theory.compare measures."
         )
 
     def _log_variance(self, fitted, X, Y):
-        self._check_variance(fitted.learned)
+        self._check_variance(fitted.parameters)
 
 
 @document
@@ -561,29 +561,29 @@ class ClusterNystroem(CentersOfClusters):
         self.exponent = exponent
 
     @property
-    def _n_given(self):
+    def _n_landmarks(self):
         """Number of landmarks that are given, or None."""
         return None if isinstance(self.centers, str) else np.shape(self.centers)[0]
 
     def _n_columns(self, n_rows):
-        return self._n_given or super()._n_columns(n_rows)
+        return self._n_landmarks or super()._n_columns(n_rows)
 
-    def _labels(self, y, kept, keys):
-        return super()._labels(y, kept, keys) if self._n_given is None else None
+    def _labels(self, y, kept_rows, keys):
+        return super()._labels(y, kept_rows, keys) if self._n_landmarks is None else None
 
     def _gather(self, X, sample_weight, keys, *, before=None, y=None):
         gathered = super()._gather(X, sample_weight, keys, before=before, y=y)
-        if self._n_given is not None:
+        if self._n_landmarks is not None:
             draft, *_, sample = gathered
             rows = to_host(validate_rows(draft, self.centers, reset=False, name="centers"))
             sample.once("centers", lambda: (np.array(Affine(1.0).on_host(rows)), None))
         return gathered
 
     def _sizes(self):
-        if self._n_given is not None and self.n_components not in (100, self._n_given):
+        if self._n_landmarks is not None and self.n_components not in (100, self._n_landmarks):
             raise ValueError(
                 f"n_components={self.n_components!r} has no effect with centers of "
-                f"{self._n_given} rows, which are the landmarks: leave it out."
+                f"{self._n_landmarks} rows, which are the landmarks: leave it out."
             )
         if self.kernel == "gaussian" and self.exponent != 1:
             raise ValueError(
@@ -592,15 +592,15 @@ class ClusterNystroem(CentersOfClusters):
             )
         return super()._sizes()
 
-    def _learn_from_rows(self, learned, sample):
-        learned.centers_, _ = self._centers(learned, sample)
-        learned.centers = sample.once("centers in units", partial(Centers, learned.centers_))
-        learned.n_projections = len(learned.centers_)
+    def _learn_from_rows(self, parameters, sample):
+        parameters.centers_, _ = self._centers(parameters, sample)
+        parameters.centers = sample.once("centers in units", partial(Centers, parameters.centers_))
+        parameters.n_projections = len(parameters.centers_)
 
-    def _assemble(self, learned, draw):
+    def _assemble(self, parameters, draw):
         power = (float(self.exponent),) if self.kernel == "laplacian" else ()
         logs = LaplacianLogs if self.kernel == "laplacian" else GaussianLogs
-        feature_map = LandmarkMap(SimilarityMap(logs(learned.sigma, learned.centers, *power)))
+        feature_map = LandmarkMap(SimilarityMap(logs(parameters.sigma, parameters.centers, *power)))
         return feature_map, feature_map
 
     def _warn_of_vanished(self, features, name, has_overflowed):

@@ -239,7 +239,7 @@ class PositiveRF(CenteredRandomFeatures):
             return "exponential"
         return self.variant
 
-    def _nonlinearity(self, learned=None, draw=None):
+    def _nonlinearity(self, parameters=None, draw=None):
         # `fit` reports a wrong name; properties must not raise before.
         return _VARIANTS.get(self._form, _VARIANTS["exponential"])
 

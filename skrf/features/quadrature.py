@@ -77,8 +77,8 @@ def _of_gap(spectrum, extents, n_columns, gap):
         if np.prod(2 * np.floor(edge / steps) + 1) > 8 * n_columns + 8:  # over half are inside
             return False
         lines = _ball(steps[:-1], edge)
-        rest = np.maximum(edge**2 - np.sum((lines * steps[:-1]) ** 2, axis=1), 0.0)
-        return np.sum(2 * np.floor(np.sqrt(rest) / steps[-1]) + 1) <= n_columns
+        remaining = np.maximum(edge**2 - np.sum((lines * steps[:-1]) ** 2, axis=1), 0.0)
+        return np.sum(2 * np.floor(np.sqrt(remaining) / steps[-1]) + 1) <= n_columns
 
     high = 1.0
     while is_small(high):
@@ -94,15 +94,15 @@ def _of_gap(spectrum, extents, n_columns, gap):
     grid = _ball(steps, radius * (1 + _EDGE))
     # Of opposite frequencies, the one whose first number other than 0 is positive.
     signs = np.sign(grid) @ 3 ** np.arange(len(extents))[::-1]
-    chosen = grid[signs > 0]
-    chosen = chosen[np.lexsort((*chosen.T[::-1], np.sum((chosen * steps) ** 2, axis=1).round(9)))]
-    frequencies = chosen * steps
-    weights = np.append(1.0, 2 * np.ones(len(chosen)))
+    points = grid[signs > 0]
+    points = points[np.lexsort((*points.T[::-1], np.sum((points * steps) ** 2, axis=1).round(9)))]
+    frequencies = points * steps
+    weights = np.append(1.0, 2 * np.ones(len(points)))
     weights *= spectrum.density(np.append(0.0, np.sum(frequencies**2, axis=1)), len(extents))
     periods = 2 * math.pi / steps
     total, aliases = _aliases(spectrum, periods, extents)
-    kept = weights.sum() / np.prod(periods)
-    bound = aliases + 2 * max(1 - kept / total, 0.0)
+    kept_weight = weights.sum() / np.prod(periods)
+    bound = aliases + 2 * max(1 - kept_weight / total, 0.0)
     return Lattice(frequencies, weights / weights.sum(), float(bound))
 
 
@@ -333,54 +333,54 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
         float
             The bound, at most 2: the kernel and its estimate lie between -1 and 1.
         """
-        return min(self._known.learned.bound, 2.0)
+        return min(self._known.parameters.bound, 2.0)
 
-    def _n_bytes(self, learned, sample):
+    def _n_bytes(self, parameters, sample):
         # Of the integers in the box around the ball; the ball itself, of frequencies, is smaller.
-        return 36 * int(self.n_components) * min(learned.n_features, _MOST_COLUMNS)
+        return 36 * int(self.n_components) * min(parameters.n_features, _MOST_COLUMNS)
 
-    def _learn(self, learned, statistics):
-        if learned.n_features > _MOST_COLUMNS:
+    def _learn(self, parameters, statistics):
+        if parameters.n_features > _MOST_COLUMNS:
             raise ValueError(
                 f"QuadratureFourierFeatures needs at most {_MOST_COLUMNS} columns, got X with "
-                f"{learned.n_features}: use RFFSampler."
+                f"{parameters.n_features}: use RFFSampler."
             )
 
-    def _learn_from_rows(self, learned, sample):
+    def _learn_from_rows(self, parameters, sample):
         if self.box is None:
             box = _extents(sample)
         else:
-            box = _checked_box(self.box, learned.n_features)
-            if not max(learned.sigma, 1.0) * np.abs(box).max() <= LARGEST:
+            box = _checked_box(self.box, parameters.n_features)
+            if not max(parameters.sigma, 1.0) * np.abs(box).max() <= LARGEST:
                 raise ValueError(
-                    f"box is too large at sigma={learned.sigma:.4g}: its ends, and sigma times "
+                    f"box is too large at sigma={parameters.sigma:.4g}: its ends, and sigma times "
                     f"these, must be between {-LARGEST:g} and {LARGEST:g}, got {self.box!r}."
                 )
-        learned.box_ = box
-        lengths = (box[:, 1] - box[:, 0]) * learned.sigma
+        parameters.box_ = box
+        lengths = (box[:, 1] - box[:, 0]) * parameters.sigma
         is_kept = lengths > 0
-        learned.omega_ = np.zeros((0, learned.n_features))
-        learned.weights_, learned.bound = np.ones(1), 0.0
+        parameters.omega_ = np.zeros((0, parameters.n_features))
+        parameters.weights_, parameters.bound = np.ones(1), 0.0
         if is_kept.any():
             spectrum = _KERNELS[self.kernel]
             extents = lengths[is_kept] + self.margin
             lattice = lattice_of(spectrum, extents, int(self.n_components))
-            learned.omega_ = np.zeros((len(lattice.frequencies), learned.n_features))
-            learned.omega_[:, is_kept] = lattice.frequencies
-            learned.weights_, learned.bound = lattice.shares, lattice.bound
-        learned.n_projections = 2 * len(learned.omega_) + 1
+            parameters.omega_ = np.zeros((len(lattice.frequencies), parameters.n_features))
+            parameters.omega_[:, is_kept] = lattice.frequencies
+            parameters.weights_, parameters.bound = lattice.shares, lattice.bound
+        parameters.n_projections = 2 * len(parameters.omega_) + 1
 
-    def _draw(self, learned, seed):
+    def _draw(self, parameters, seed):
         return SimpleNamespace()
 
-    def _assemble(self, learned, draw):
-        margin = self.margin / learned.sigma
-        roots = np.sqrt(learned.weights_)
+    def _assemble(self, parameters, draw):
+        margin = self.margin / parameters.sigma
+        roots = np.sqrt(parameters.weights_)
         feature_map = LatticeMap(
-            learned.sigma,
-            learned.box_[:, 0] - margin,
-            learned.box_[:, 1] + margin,
-            learned.omega_,
+            parameters.sigma,
+            parameters.box_[:, 0] - margin,
+            parameters.box_[:, 1] + margin,
+            parameters.omega_,
             np.concatenate([roots, roots[1:]]),
         )
         return feature_map, feature_map
@@ -390,14 +390,14 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
             return super()._log_exact_kernel(X, Y, sigma)
         return SPECTRA[self.kernel].log_kernel(*about_a_row(sigma, X, Y))
 
-    def _check_variance(self, learned):
+    def _check_variance(self, parameters):
         raise NotImplementedError(
             "QuadratureFourierFeatures has no variance, because nothing is random: "
             "kernel_error_bound() bounds its error."
         )
 
     def _log_variance(self, fitted, X, Y):
-        self._check_variance(fitted.learned)
+        self._check_variance(fitted.parameters)
 
 
 def _extents(sample):

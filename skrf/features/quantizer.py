@@ -208,16 +208,16 @@ class ClusterQuantizer(CentersOfClusters):
         super().__init__(n_components, centers=centers, sigma=sigma, random_state=random_state)
         self.kernel = kernel
 
-    def _learn_from_rows(self, learned, sample):
-        centers, codes = self._centers(learned, sample)
-        learned.centers_, learned.n_projections = centers, len(centers)
-        learned.centers = sample.once("centers in units", partial(Centers, centers))
-        learned.center_labels_ = None if codes is None else sample.classes[codes]
+    def _learn_from_rows(self, parameters, sample):
+        centers, codes = self._centers(parameters, sample)
+        parameters.centers_, parameters.n_projections = centers, len(centers)
+        parameters.centers = sample.once("centers in units", partial(Centers, centers))
+        parameters.center_labels_ = None if codes is None else sample.classes[codes]
 
-    def _assemble(self, learned, draw):
-        queries = KernelMap(_LOGS[self.kernel](learned.sigma, learned.centers))
+    def _assemble(self, parameters, draw):
+        queries = KernelMap(_LOGS[self.kernel](parameters.sigma, parameters.centers))
         return queries, IndicatorMap(
-            learned.centers_, learned.center_labels_, self.centers != "random"
+            parameters.centers_, parameters.center_labels_, self.centers != "random"
         )
 
 

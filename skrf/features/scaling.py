@@ -270,9 +270,9 @@ def _knots(values, masses):
     ranks = (shares - masses / 2) / shares[-1]
     if len(values) > 3 * _PARTS:
         limits = np.linspace(0, shares[-1], _PARTS)
-        kept = np.searchsorted(shares, limits)[:, None] + [-1, 0, 1]
-        kept = np.unique(np.clip(kept, 0, len(values) - 1))
-        values, ranks = values[kept], ranks[kept]
+        indices = np.searchsorted(shares, limits)[:, None] + [-1, 0, 1]
+        indices = np.unique(np.clip(indices, 0, len(values) - 1))
+        values, ranks = values[indices], ranks[indices]
     return read_only(values), read_only(ranks)
 
 
@@ -286,6 +286,6 @@ def _ranks(entries, values, ranks):
     entries = xp.clip(entries, values[0], values[last])  # differences of others may overflow
     above = xp.clip(xp.searchsorted(values, entries), 1, last)
     low, high = take(values, above - 1), take(values, above)
-    part = xp.clip((entries - low) / (high - low), 0.0, 1.0)
+    fraction = xp.clip((entries - low) / (high - low), 0.0, 1.0)
     low, high = take(ranks, above - 1), take(ranks, above)
-    return low + part * (high - low)
+    return low + fraction * (high - low)

@@ -200,14 +200,14 @@ class RFFSampler(GaussianRandomFeatures):
     def _is_folded(self):
         return self.n_components == 1
 
-    def _nonlinearity(self, learned=None, draw=None):
+    def _nonlinearity(self, parameters=None, draw=None):
         return PhasedCosine(getattr(draw, "phase", 0.0)) if self._is_folded else SineCosine()
 
-    def _learn(self, learned, statistics):
+    def _learn(self, parameters, statistics):
         """Learn nothing: trigonometric features do not depend on the data."""
 
-    def _draw(self, learned, seed):
-        draw = super()._draw(learned, seed)
+    def _draw(self, parameters, seed):
+        draw = super()._draw(parameters, seed)
         draw.phase = rng_of(seed, PHASE).uniform(0, 2 * math.pi)
         if self.kernel in SPECTRA:
             if self.projection != "dense":
@@ -225,13 +225,13 @@ class RFFSampler(GaussianRandomFeatures):
             return super()._log_exact_kernel(X, Y, sigma)
         return SPECTRA[self.kernel].log_kernel(*about_a_row(sigma, X, Y))
 
-    def _dense_sides(self, learned, X, Y):
-        return about_a_row(learned.sigma, X, Y)
+    def _dense_sides(self, parameters, X, Y):
+        return about_a_row(parameters.sigma, X, Y)
 
-    def _check_variance(self, learned):
+    def _check_variance(self, parameters):
         if self.kernel not in SPECTRA:
-            super()._check_variance(learned)
-        elif any(self._joint.pair_cosine(rows) != 0 for rows in self._blocks(learned)):
+            super()._check_variance(parameters)
+        elif any(self._joint.pair_cosine(rows) != 0 for rows in self._blocks(parameters)):
             is_bound = not SPECTRA[self.kernel].has_exact_pairs
             raise NotImplementedError(
                 f"No closed form or bound is known for kernel={self.kernel!r} with "
@@ -242,10 +242,10 @@ class RFFSampler(GaussianRandomFeatures):
     def _log_variance(self, fitted, X, Y):
         if self.kernel not in SPECTRA:
             return super()._log_variance(fitted, X, Y)
-        self._check_variance(fitted.learned)
-        spectrum, blocks = SPECTRA[self.kernel], self._blocks(fitted.learned)
-        X, Y = self._dense_sides(fitted.learned, X, Y)
-        m, value = fitted.learned.n_projections, spectrum.variance(X, Y)
+        self._check_variance(fitted.parameters)
+        spectrum, blocks = SPECTRA[self.kernel], self._blocks(fitted.parameters)
+        X, Y = self._dense_sides(fitted.parameters, X, Y)
+        m, value = fitted.parameters.n_projections, spectrum.variance(X, Y)
         if self._is_folded:
             value = value + 0.5
         n_pairs = sum(count * rows * (rows - 1) for rows, count in blocks.items())
@@ -254,10 +254,10 @@ class RFFSampler(GaussianRandomFeatures):
         with np.errstate(divide="ignore"):
             return np.log(np.maximum(value, 0.0)) - np.log(m)
 
-    def _variance_is_exact(self, learned):
+    def _variance_is_exact(self, parameters):
         if self.kernel not in SPECTRA or SPECTRA[self.kernel].has_exact_pairs:
             return True
-        return max(self._blocks(learned)) == 1
+        return max(self._blocks(parameters)) == 1
 
-    def _blocks(self, learned):
-        return self._joint.blocks(learned.n_projections, learned.n_features)
+    def _blocks(self, parameters):
+        return self._joint.blocks(parameters.n_projections, parameters.n_features)

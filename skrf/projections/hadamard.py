@@ -35,7 +35,7 @@ _BLOCK = 2**18
 _DEVICE_BLOCK = 2**22
 
 
-class _Parts(NamedTuple):
+class _Arrays(NamedTuple):
     """What kernels need, in the dtype of the input; `factors` are in its library, None for 1."""
 
     diagonals: np.ndarray
@@ -143,16 +143,17 @@ class HadamardProjection(Projection):
         if self._is_dense:
             return by_products @ self._kept.like(by_products, lambda: self.dense().T).T
         G, xp = by_products, namespace(by_products)
-        kernel, size, parts = self._prepared(G)
+        kernel, size, arrays = self._prepared(G)
         place = {"device": G.device} if is_array_api(G) else {}
         gradients = []
         for rows in gen_batches(G.shape[0], size):
             shape = rows.stop - rows.start, self.n_features
             zeros, block = xp.zeros(shape, dtype=G.dtype, **place), G[rows, :]
-            if parts.sweeps is not None:
-                block = 1 * block if parts.factors is None else parts.factors * block  # a new array
-                block = sweep_back(block, parts.sweeps)
-            gradients.append(kernel.pull_back(block, *parts[:3], zeros))
+            if arrays.sweeps is not None:
+                # A new array, which the sweeps may overwrite.
+                block = 1 * block if arrays.factors is None else arrays.factors * block
+                block = sweep_back(block, arrays.sweeps)
+            gradients.append(kernel.pull_back(block, *arrays[:3], zeros))
         gradient = xp.concat(gradients, axis=0)
         return gradient if self.matrix is None else gradient @ like(self.matrix, G)
 
@@ -160,23 +161,25 @@ class HadamardProjection(Projection):
         """Return kernels, the number of rows in a block, and the `_Parts` for an input."""
         # In the precision of the input; kernels move the arrays to its library.
         dtype = np.float32 if "float32" in str(X.dtype) else np.float64
-        parts = _Parts(self._diagonals().astype(dtype), self.lengths.astype(dtype), self.simplices)
+        arrays = _Arrays(
+            self._diagonals().astype(dtype), self.lengths.astype(dtype), self.simplices
+        )
         if self.sweeps is not None:
             factors = self.lengths / self.norms
-            parts = parts._replace(
+            arrays = arrays._replace(
                 lengths=self.norms.astype(dtype),
                 sweeps=self.sweeps.astype(dtype),
                 factors=None if (factors == 1).all() else like(factors, X),
             )
         kernel = _kernels.serving(X, self.n_projections)
         size = max(1, (_DEVICE_BLOCK if is_array_api(X) else _BLOCK) // self.order)
-        return kernel, size, parts
+        return kernel, size, arrays
 
     def _transformed(self, X):
         """Return X @ dense().T by fast transforms, a block of rows at a time."""
         n, m = X.shape[0], self.n_projections
         is_other = is_array_api(X)
-        kernel, size, parts = self._prepared(X)
+        kernel, size, arrays = self._prepared(X)
         matrix = None if self.matrix is None else like(self.matrix, X)
         X = X.tocsr() if sp.issparse(X) else X
         out = None if is_other else np.empty((n, m), X.dtype)
@@ -186,13 +189,13 @@ class HadamardProjection(Projection):
             if matrix is not None:
                 block = block @ matrix.T
             target = None if is_other else out[rows]
-            products = kernel.project(block, *parts[:3], target)
-            if parts.sweeps is not None:
-                products = sweep(products, parts.sweeps)
-            if parts.factors is not None and is_other:
-                products = products * parts.factors
-            elif parts.factors is not None:
-                products *= parts.factors
+            products = kernel.project(block, *arrays[:3], target)
+            if arrays.sweeps is not None:
+                products = sweep(products, arrays.sweeps)
+            if arrays.factors is not None and is_other:
+                products = products * arrays.factors
+            elif arrays.factors is not None:
+                products *= arrays.factors
             results.append(products)
         return namespace(X).concat(results, axis=0) if is_other else out
 

@@ -55,11 +55,11 @@ def swept(norms):
     for sweep in range(N_SWEEPS):
         for i in range(b):
             norm = norms[..., i, None]
-            rest = total - norm * rows[..., i, :]
-            size = np.linalg.norm(rest, axis=-1, keepdims=True)
-            rows[..., i, :] = -rest / size
+            other_rows = total - norm * rows[..., i, :]
+            size = np.linalg.norm(other_rows, axis=-1, keepdims=True)
+            rows[..., i, :] = -other_rows / size
             shares[..., sweep, i] = (norm / size)[..., 0]
-            total = rest + norm * rows[..., i, :]
+            total = other_rows + norm * rows[..., i, :]
     return rows, shares
 
 

@@ -313,8 +313,8 @@ def _row(name, feature_map, X, Y, rows, keys, random_state):
     log_exact = fitted.exact_kernel(rows, keys, log=True)
     top = log_exact.max()
     exact = np.exp(log_exact - top)
-    others = np.where(np.eye(*log_exact.shape) * (rows is keys) > 0, -np.inf, 0.0)
-    log_sums = log_sum_exp(log_exact + others)
+    own_terms = np.where(np.eye(*log_exact.shape) * (rows is keys) > 0, -np.inf, 0.0)
+    log_sums = log_sum_exp(log_exact + own_terms)
     few = tuple(slice(None, None, -(-n // _LOG_ROWS)) for n in log_exact.shape)  # evenly spread
     errors, log_errors, sum_errors = [], [], []
     for draw in range(max(min(_N_DRAWS, _PROJECTIONS // fitted._n_projections), 1)):
@@ -324,9 +324,9 @@ def _row(name, feature_map, X, Y, rows, keys, random_state):
         logs, sign = log_estimate(*sides, is_exact=False)
         with np.errstate(over="ignore"):  # an estimate may be infinitely wrong
             errors.append(np.linalg.norm(sign * np.exp(logs - top) - exact))
-        sum_errors.append(_log_error(*log_signed_sum(logs + others, sign), log_sums))
-        parts = (side.part(chosen) for side, chosen in zip(sides, few, strict=True))
-        log_errors.append(_log_error(*log_estimate(*parts), log_exact[few]))
+        sum_errors.append(_log_error(*log_signed_sum(logs + own_terms, sign), log_sums))
+        few_sides = (side.part(indices) for side, indices in zip(sides, few, strict=True))
+        log_errors.append(_log_error(*log_estimate(*few_sides), log_exact[few]))
     predicted, source = float("nan"), "none"
     # No closed form is no prediction, and an infinite error is one.
     with suppress(NotImplementedError), np.errstate(over="ignore"):

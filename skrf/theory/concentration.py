@@ -378,11 +378,11 @@ def least_bound(feature_map, X, Y, log_errors):
         lambda: _bernstein(feature_map, X, Y, log_errors, "two"),
         both_tails,
     )
-    known = []
+    bounds = []
     for way in ways:
         with contextlib.suppress(ValueError, NotImplementedError):  # not for this map
-            known.append(way())
-    return np.minimum.reduce([np.ones(log_errors.shape), *known]) if known else None
+            bounds.append(way())
+    return np.minimum.reduce([np.ones(log_errors.shape), *bounds]) if bounds else None
 
 
 def uniform_bound(feature_map: BaseRandomFeatures, *, error: float, radius: float) -> float:

@@ -67,9 +67,9 @@ def expected_conformity(
     >>> values == sorted(values)
     True
     """
-    known = [name for name, law in COUPLINGS.items() if law.pair_cosine(2) is not None]
-    if not isinstance(coupling, str) or coupling not in known:
-        raise ValueError(f"coupling must be one of {known}, got {coupling!r}.")
+    names = [name for name, law in COUPLINGS.items() if law.pair_cosine(2) is not None]
+    if not isinstance(coupling, str) or coupling not in names:
+        raise ValueError(f"coupling must be one of {names}, got {coupling!r}.")
     law = COUPLINGS[coupling]
     n_projections = check_integer("n_projections", n_projections, 2)
     n_features = check_integer("n_features", n_features)

@@ -94,10 +94,10 @@ def _log_relative_variance(radius, angle, n_coefficients):
     spread = far * (1 - far) / n_coefficients
     sums, differences = (4 * radius**2 * side(angle / 2) ** 2 for side in (np.cos, np.sin))
     # A trigonometric estimate has the variance of a hyperbolic one at the angle's supplement.
-    parts = [
+    terms = [
         np.log(share**2 + spread)
         # Only |x + y|^2 matters.
         + Hyperbolic().log_own(PairGeometry(1, square, square, square))
         for share, square in ((far, sums), (1 - far, differences))
     ]
-    return np.logaddexp(*parts)
+    return np.logaddexp(*terms)

@@ -110,10 +110,10 @@ def n_components_for(
 
     def errors_of(count):
         """Return the log mean squared errors for `count` projections; blocks are independent."""
-        whole, rest = divmod(count, block)
+        whole, remainder = divmod(count, block)
         logs = log_errors(block) + 2 * math.log(block) + math.log(whole) if whole else -np.inf
-        if rest:
-            logs = np.logaddexp(logs, log_errors(rest) + 2 * math.log(rest))
+        if remainder:
+            logs = np.logaddexp(logs, log_errors(remainder) + 2 * math.log(remainder))
         return logs - 2 * math.log(count)
 
     def excess(count):
@@ -141,8 +141,8 @@ def _components_of_bound(feature_map, X, Y, rel_error, quantile, probability):
             f"{feature_map!r}: probability must be None."
         )
     keys, step = X if Y is None else Y, feature_map._spec._columns_per_projection
-    ((rows, others),) = _chosen(X.shape[0], keys.shape[0], _BOUNDED_ROWS)
-    queries, keys = X[rows], keys[others]
+    ((rows, key_rows),) = _index_blocks(X.shape[0], keys.shape[0], _BOUNDED_ROWS)
+    queries, keys = X[rows], keys[key_rows]
 
     def is_enough(n_projections):
         copied = clone(feature_map).set_params(n_components=n_projections * step, random_state=0)
@@ -169,8 +169,10 @@ def _columns_of_bound(feature_map, X, Y, rel_error, quantile):
     """Return the smallest number of components whose bound of the error is small enough."""
     keys = X if Y is None else Y
     fitted = clone(feature_map).fit(X, keys=Y)
-    chosen = _chosen(X.shape[0], keys.shape[0], _MAX_ROWS)
-    values = [fitted.exact_kernel(X[rows], keys[others]).ravel() for rows, others in chosen]
+    index_blocks = _index_blocks(X.shape[0], keys.shape[0], _MAX_ROWS)
+    values = [
+        fitted.exact_kernel(X[rows], keys[key_rows]).ravel() for rows, key_rows in index_blocks
+    ]
     values = np.concatenate(values)
     if quantile is None:
         least = np.sqrt(np.mean(values**2))
@@ -200,25 +202,27 @@ def _source(feature_map, X, Y):
     and their log mean squared errors as a function of at most that number of projections.
     """
     keys, step = X if Y is None else Y, feature_map._spec._columns_per_projection
-    chosen, few = (_chosen(X.shape[0], keys.shape[0], n) for n in (_MAX_ROWS, _MEASURED_ROWS))
+    index_blocks, few = (
+        _index_blocks(X.shape[0], keys.shape[0], n) for n in (_MAX_ROWS, _MEASURED_ROWS)
+    )
 
     def fitted(feature_map, n_projections):
         copied = clone(feature_map).set_params(n_components=n_projections * step, random_state=0)
         return copied.fit(X, keys=Y)
 
-    def of_pairs(function, chosen):
-        values = [function(X[rows], keys[others], log=True) for rows, others in chosen]
+    def of_pairs(function, index_blocks):
+        values = [function(X[rows], keys[key_rows], log=True) for rows, key_rows in index_blocks]
         return np.concatenate([errors.ravel() for errors in values])
 
     def closed(feature_map):
-        return cache(lambda n: of_pairs(fitted(feature_map, n).kernel_variance, chosen))
+        return cache(lambda n: of_pairs(fitted(feature_map, n).kernel_variance, index_blocks))
 
     block = X.shape[1]
-    one, many = (fitted(feature_map, n) for n in (block, block * -(-_CONSTANT // block)))
-    if one._n_projections * many.n_components != many._n_projections * one.n_components:
-        block, one = many.n_components // step, many  # hybrid maps change with their size
-    log_kernel = of_pairs(one.exact_kernel, chosen)
-    if _has_closed_form(one):
+    small, large = (fitted(feature_map, n) for n in (block, block * -(-_CONSTANT // block)))
+    if small._n_projections * large.n_components != large._n_projections * small.n_components:
+        block, small = large.n_components // step, large  # hybrid maps change with their size
+    log_kernel = of_pairs(small.exact_kernel, index_blocks)
+    if _has_closed_form(small):
         return block, log_kernel, closed(feature_map)
     n_measured = max(_MEASURED_COLUMNS // step, 1)
     sampled = fitted(feature_map, n_measured)
@@ -227,8 +231,8 @@ def _source(feature_map, X, Y):
         return log_errors_of(sampled, queries, keys, range(_N_DRAWS))
 
     logs = of_pairs(measured, few)
-    known = feature_map.get_params(deep=False)
-    plain = clone(feature_map).set_params(**{k: v for k, v in _INDEPENDENT.items() if k in known})
+    names = feature_map.get_params(deep=False)
+    plain = clone(feature_map).set_params(**{k: v for k, v in _INDEPENDENT.items() if k in names})
     independent = fitted(plain, n_measured)
     if _has_closed_form(independent):
         expected = of_pairs(independent.kernel_variance, few)
@@ -249,7 +253,7 @@ def _has_closed_form(feature_map):
     return getattr(feature_map, "kernel_variance_is_exact_", False)
 
 
-def _chosen(n_queries, n_keys, most):
+def _index_blocks(n_queries, n_keys, most):
     """Return lists of queries and keys: all, or blocks that cover more rows in as many pairs."""
     rng = np.random.default_rng(0)
     sides = [rng.permutation(n)[:most] for n in (n_queries, n_keys)]

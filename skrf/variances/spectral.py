@@ -57,9 +57,9 @@ def matern_pair(distances, n_features, nu):
     complement = gammainc(nu + 0.5, scaled) + (nu == 2.5) * _decaying(scaled, 2) / 6  # 1 - K
     power = 2 if nu < 1 else 4
     tabulated = np.clip(distances, _NEAREST, _FARTHEST)
-    both = np.exp(_log_both_rows(n_features, nu)(np.log(tabulated)))
-    both *= np.minimum(distances / tabulated, 1.0) ** power
-    return both - complement**2
+    mean = np.exp(_log_both_rows(n_features, nu)(np.log(tabulated)))
+    mean *= np.minimum(distances / tabulated, 1.0) ** power
+    return mean - complement**2
 
 
 def _decaying(x, power):
@@ -87,8 +87,8 @@ def _log_both_rows(n_features, nu):
     shares = step * np.exp(nu * log_x - np.exp(log_x) - gammaln(nu))
     log_ratios = 2 * logs[0] - log_x[0] + step * np.arange(_NODES + len(log_x) - 1)
     ratios = np.multiply.outer(nu / (2 * p), np.exp(log_ratios))
-    parts = -expm1(-half * log1p(ratios))
-    means = np.array([np.correlate(part, shares, "valid") for part in parts])
+    complements = -expm1(-half * log1p(ratios))
+    means = np.array([np.correlate(complement, shares, "valid") for complement in complements])
     return make_interp_spline(logs, np.log((weights @ means**2).real), _DEGREE)
 
 
