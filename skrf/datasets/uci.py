@@ -218,4 +218,4 @@ def _columns(frame, facts, source):
 
 def _text(cells):
     """Return cells as the UCI file spells them; a column of digits may arrive as 1.0."""
-    return cells.astype(str).str.strip(" '\"").str.removesuffix(".0")
+    return cells.convert_dtypes().astype(str).str.strip(" '\"")
