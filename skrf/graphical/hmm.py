@@ -541,12 +541,7 @@ class KernelHMM(MaximumLikelihood):
         if self.start_prob is None:
             allowed = np.ones(n) if mask is None else mask.astype(float)
             return allowed / allowed.sum() if self.normalization == "local" else allowed
-        start = as_array("start_prob", self._own("start_prob"), np.float64)
-        if start.shape != (n,) or not (start >= 0).all() or not np.isclose(start.sum(), 1):
-            raise ValueError(
-                f"start_prob must hold {n} probabilities >= 0 that sum to 1, got shape "
-                f"{start.shape}, sum {start.sum():.6g} and least {start.min(initial=np.inf):.6g}."
-            )
+        start = _check_shares((n,), "start_prob", self._own("start_prob"))
         if mask is not None and start[~mask].any():
             raise ValueError("start_prob must be 0 where start_mask forbids a state.")
         return start
@@ -869,11 +864,6 @@ class KernelHMM(MaximumLikelihood):
         if model.emitter is not None:
             raise ValueError("predict_next needs symbols, which are None: use forecast.")
         _check_known(model, "predict_next")
-        if state is not None and not isinstance(state, FilterState):
-            raise TypeError(
-                f"state must be what filter_step returned, or None, got {state!r}. predict_next "
-                "takes one sequence and no lengths; for several, pass symbols to filter_step."
-            )
         if X is not None:
             if state is not None:
                 raise ValueError("Pass X or state, not both.")
