@@ -551,7 +551,7 @@ def test_global_models_of_states_that_meet_themselves_are_corrected(name, start)
     def score(vector):
         moved = vector.reshape(60, 3)
         embeddings = first.embeddings | {"states": moved, "targets": moved}
-        return first.moved(embeddings, np.float64).log_prob(sequences).sum()
+        return first.with_embeddings(embeddings, np.float64).log_prob(sequences).sum()
 
     assert_gradient(shared.ravel(), score, states.ravel(), step=1e-6)
     model.set_params(max_iter=5, tol=0.0)

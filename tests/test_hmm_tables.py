@@ -229,7 +229,7 @@ def test_first_symbols_that_are_unlikely_leave_features_their_gradients(monkeypa
     found = []
     for most in (128, 0):
         monkeypatch.setattr(_recursions, "MOST", most)
-        case = model.moved(model.embeddings, float).given(table)
+        case = model.with_embeddings(model.embeddings, float).with_table(table)
         found.append(_learning.gradients(case, [np.arange(9)]))
     (log_prob, by_role), (expected, others) = found
     assert_allclose(log_prob, expected, rtol=1e-12)

@@ -58,7 +58,7 @@ def test_steps_are_those_of_adam(feature_map, shared):
         given = {role: values.get(role) for role in first.embeddings}
         if shared:
             given |= {"targets": values["states"], "emitters": values["states"]}
-        _, by_role = gradients(first.moved(given, np.float64), [X[:30], X[30:70]])
+        _, by_role = gradients(first.with_embeddings(given, np.float64), [X[:30], X[30:70]])
         if shared:
             total = sum(by_role[role] for role in ("states", "targets", "emitters"))
             return [total / 70, by_role["symbols"] / 70]

@@ -37,15 +37,15 @@ class Adam:
             Share of the arrays, times the rate, that is lost (Loshchilov and Hutter, 2019).
         """
         self.n_steps += 1
-        moved, shares = [], [1 - kept**self.n_steps for kept in (_FIRST, _SECOND)]
+        stepped, shares = [], [1 - decay_rate**self.n_steps for decay_rate in (_FIRST, _SECOND)]
         for array, gradient, mean, square in zip(
             arrays, gradients, self.means, self.squares, strict=True
         ):
             mean += (1 - _FIRST) * (gradient - mean)
             square += (1 - _SECOND) * (gradient**2 - square)
             step = mean / shares[0] / (np.sqrt(square / shares[1]) + _LEAST)
-            moved.append(array + rate * (step - decay * array))
-        return moved
+            stepped.append(array + rate * (step - decay * array))
+        return stepped
 
 
 def climb(
@@ -117,10 +117,10 @@ def climb(
 
 def held_out_log_prob(model, validation):
     """Return the log probability of held-out sequences, given what comes before them."""
-    whole, before, *others = validation
-    if others:  # not of the data that the model observes
-        model = model.given(None)
-        model = model if others[0] is None else model.observing(others[0])
+    whole, before, *data = validation
+    if data:  # not of the data that the model observes
+        model = model.with_table(None)
+        model = model if data[0] is None else model.observing(data[0])
     total = model.log_prob(whole).sum()
     return float(total - model.log_prob(before).sum() if before else total)
 
@@ -180,9 +180,12 @@ class FreeArrays:
                 self._shared[id(value)] = value
                 self.roles.append(role)
         self._allowed = np.isfinite(first.log_start)
-        self.arrays = [*self._shared.values(), *self.rest(np.exp(first.log_start), first.emitter)]
+        self.arrays = [
+            *self._shared.values(),
+            *self.start_and_emissions(np.exp(first.log_start), first.emitter),
+        ]
 
-    def rest(self, start, emitter):
+    def start_and_emissions(self, start, emitter):
         """Return the arrays that are no embeddings: logs of the start, and emissions."""
         arrays = []
         if self.first.learns_start:
@@ -191,28 +194,32 @@ class FreeArrays:
 
     def model(self, arrays, dtype=np.float64):
         """Return the model at arrays."""
-        first, rest = self.first, arrays[len(self._shared) :]
-        moved = dict(zip(self._shared, arrays, strict=False))
-        embeddings = {role: moved.get(id(value), value) for role, value in first.embeddings.items()}
+        first, parameters = self.first, arrays[len(self._shared) :]
+        by_array = dict(zip(self._shared, arrays, strict=False))
+        embeddings = {
+            role: by_array.get(id(value), value) for role, value in first.embeddings.items()
+        }
         start = emitter = None
         if first.learns_start:
             start = np.zeros(len(self._allowed))
-            start[self._allowed], rest = softmax(rest[0]), rest[1:]
-        if rest:
-            emitter = first.emitter.moved(rest)
-        return first.moved(embeddings, dtype, start, emitter)
+            start[self._allowed], parameters = softmax(parameters[0]), parameters[1:]
+        if parameters:
+            emitter = first.emitter.with_parameters(parameters)
+        return first.with_embeddings(embeddings, dtype, start, emitter)
 
     def gradients(self, arrays, sequences):
         """Return the log probability of sequences, and its gradients."""
         log_prob, by_role = self.objective(self.model(arrays), sequences)
-        given = self.first.embeddings
-        roles = ([role for role in given if id(given[role]) == key] for key in self._shared)
-        found = [sum(by_role[role] for role in sharing) for sharing in roles]
+        embeddings = self.first.embeddings
+        roles = (
+            [role for role in embeddings if id(embeddings[role]) == key] for key in self._shared
+        )
+        gradients = [sum(by_role[role] for role in sharing) for sharing in roles]
         if self.first.learns_start:
             of_start = by_role["start_prob"][self._allowed]
-            shares = softmax(arrays[len(found)])
-            found.append(of_start - shares * of_start.sum())
-        return log_prob, found + by_role.get("emitter", [])
+            shares = softmax(arrays[len(gradients)])
+            gradients.append(of_start - shares * of_start.sum())
+        return log_prob, gradients + by_role.get("emitter", [])
 
     def stepped(self, arrays, batch, adam, rate, decay):
         """Return the log probability of a batch, and the arrays after a step for its symbols."""

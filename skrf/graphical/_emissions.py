@@ -194,8 +194,8 @@ class GaussianEmissions:
             gain = np.linalg.solve(covar[np.ix_(seen, seen)], covar[np.ix_(seen, lost)])
             filled[np.ix_(rows, seen)] = part
             filled[np.ix_(rows, lost)] = mean[lost] + (part - mean[seen]) @ gain
-            left = covar[np.ix_(lost, lost)] - covar[np.ix_(lost, seen)] @ gain
-            spread[np.ix_(lost, lost)] += weights[rows].sum() * left
+            conditional = covar[np.ix_(lost, lost)] - covar[np.ix_(lost, seen)] @ gain
+            spread[np.ix_(lost, lost)] += weights[rows].sum() * conditional
         return filled, spread
 
     def _constrained(self, covars, totals):
@@ -251,7 +251,7 @@ class GaussianEmissions:
         roots = vectors * np.sqrt(np.maximum(values, _LEAST_ROOT))[:, None]
         return [means, roots * (scales / self._scales)[:, :, None]]
 
-    def moved(self, parameters: list[np.ndarray]) -> Self:
+    def with_parameters(self, parameters: list[np.ndarray]) -> Self:
         """Return emissions of other parameters.
 
         Parameters

@@ -81,11 +81,13 @@ class FewStates:
         posteriors = np.empty((len(symbols) if keeps else 1, len(self.start)))
         norms = np.empty(len(symbols))
         if self.is_safe:
-            given = self.A, self.start, weights, symbols, starts, SURE, posteriors, norms
-            if kernels.filter_states(*given):
+            if kernels.filter_states(
+                self.A, self.start, weights, symbols, starts, SURE, posteriors, norms
+            ):
                 return Pass(self, kernels, table, symbols, starts, posteriors, norms, False)
-        given = self.A, self.log_A, self.log_start, logs, symbols, starts, posteriors, norms
-        kernels.filter_logs(*given)
+        kernels.filter_logs(
+            self.A, self.log_A, self.log_start, logs, symbols, starts, posteriors, norms
+        )
         return Pass(self, kernels, table, symbols, starts, posteriors, norms, True)
 
     def viterbi(self, kernels, logs, symbols, starts):
@@ -99,8 +101,8 @@ class FewStates:
         def fill(number):
             block = blocks[number]
             part = best[: len(symbols[block])]
-            given = symbols[block], starts[block], befores[number]
-            kernels.best_values(self.log_A, self.log_start, logs, *given, part)
+            at = symbols[block], starts[block]
+            kernels.best_values(self.log_A, self.log_start, logs, *at, befores[number], part)
             return part
 
         for number in range(len(blocks) - 1):
@@ -150,11 +152,13 @@ class Pass:
         if counts:
             of = np.zeros((n, n)), np.zeros((len(logs), n)), np.zeros(n)
         if self.in_logs:
-            given = few.A, few.log_A, logs, self.symbols, self.starts, self.norms, self.raw
-            self.kernels.smooth_logs(*given, of)
+            self.kernels.smooth_logs(
+                few.A, few.log_A, logs, self.symbols, self.starts, self.norms, self.raw, of
+            )
         else:
-            given = few.A, weights, self.symbols, self.starts, self.norms, self.raw
-            self.kernels.smooth_states(*given, of)
+            self.kernels.smooth_states(
+                few.A, weights, self.symbols, self.starts, self.norms, self.raw, of
+            )
         return (self.raw, of) if counts else self.raw
 
 

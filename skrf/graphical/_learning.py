@@ -93,12 +93,12 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
 
 def _normal_starts(free, number, rng):
     """Return starts that are normal, with the root mean squares of the first."""
-    embeddings, rest = free.arrays[: len(free.roles)], free.arrays[len(free.roles) :]
+    embeddings, others = free.arrays[: len(free.roles)], free.arrays[len(free.roles) :]
     roots = [np.sqrt(np.mean(np.square(value))) for value in embeddings]
     shape = number, sum(value.size for value in embeddings)
     check_fits(8 * math.prod(shape), f"n_init={number + 1!r}", "other starts")
     draws = rng.normal(size=shape)
-    return [[*map(np.multiply, roots, unpacked(draw, embeddings)), *rest] for draw in draws]
+    return [[*map(np.multiply, roots, unpacked(draw, embeddings)), *others] for draw in draws]
 
 
 def _with_emissions(free, arrays, redraw):
@@ -313,10 +313,12 @@ def _embedded(free, tables):
     by_role = dict(zip(("states", "targets"), _factors(A, width), strict=True))
     if "symbols" in free.roles:
         by_role |= zip(("emitters", "symbols"), _factors(emission, width), strict=True)
-    arrays = [by_role[role] for role in free.roles] + free.rest(start, emission)
+    arrays = [by_role[role] for role in free.roles] + free.start_and_emissions(start, emission)
     if free.first.emitter is not None and not hasattr(emission, "pull_back"):
         first = free.first  # whose emissions gradients do not move
-        free = FreeArrays(first.moved(first.embeddings, first.dtype, emitter=emission), gradients)
+        free = FreeArrays(
+            first.with_embeddings(first.embeddings, first.dtype, emitter=emission), gradients
+        )
     return free, arrays
 
 
@@ -326,9 +328,9 @@ def _factors(shares, width):
     logs = np.log(np.maximum(shares, _LEAST_SHARE))
     logs -= np.mean(logs, axis=1, keepdims=True, where=is_allowed)
     logs[~is_allowed] = 0.0
-    left, sizes, right = np.linalg.svd(logs, full_matrices=False)
+    U, sizes, V = np.linalg.svd(logs, full_matrices=False)
     roots = np.sqrt(sizes[:width])
-    sides = left[:, :width] * roots, right[:width].T * roots
+    sides = U[:, :width] * roots, V[:width].T * roots
     return [np.pad(side, ((0, 0), (0, width - len(roots)))) for side in sides]
 
 

@@ -242,7 +242,7 @@ class Model:
         """Number of symbols, or of positions with log likelihoods."""
         return len(self.embeddings["symbols"] if self.table is None else self.table)
 
-    def given(self, table):
+    def with_table(self, table):
         """Return the model with log likelihoods of all states at positions in place of symbols.
 
         Symbols are then the numbers of positions.
@@ -250,7 +250,7 @@ class Model:
         if table is None:
             return self if self.base is None else self.base
         model = copy.copy(self)
-        model.base = self.given(None)
+        model.base = self.with_table(None)
         model.table = model._log_emissions = table
         model._kept_weights = model.weights(table)
         return model
@@ -271,7 +271,7 @@ class Model:
             table = self.emitter.log_likelihood(data)
         if allowed is not None:
             table = np.where(allowed, table, -np.inf)
-        model = self.given(table)
+        model = self.with_table(table)
         model.data, model.allowed = data, allowed
         return model
 
@@ -281,7 +281,7 @@ class Model:
             return self.table[symbols, states].sum()
         return self.emission.pair.values(states, symbols).sum()
 
-    def moved(self, embeddings, dtype, given_start=None, emitter=None):
+    def with_embeddings(self, embeddings, dtype, given_start=None, emitter=None):
         """Return the model at other embeddings, with the same maps, and the same data if any."""
         model = Model(
             embeddings,
@@ -295,7 +295,7 @@ class Model:
         )
         if self.data is not None:
             return model.observing(self.data, self.allowed)
-        return model.given(self.table)
+        return model.with_table(self.table)
 
     def _make_log_emissions(self, symbols):
         logs, is_seen = np.tile(self.log_totals, (len(symbols), 1)), symbols != ANY

@@ -319,14 +319,14 @@ class KernelHMM(MaximumLikelihood):
         scale = scale.item() if isinstance(scale, np.generic) else scale  # 1e130 is not a float32
         if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 <= scale <= _LARGEST:
             raise ValueError(f"scale must be a number from 0 to {_LARGEST:g}, got {scale!r}.")
-        asked = f"n_states={n_states!r}, n_symbols={n_symbols!r} and width={width!r}"
-        check_fits(8 * int(width) * (3 * int(n_states) + int(n_symbols)), asked, "embeddings")
+        sizes_text = f"n_states={n_states!r}, n_symbols={n_symbols!r} and width={width!r}"
+        check_fits(8 * int(width) * (3 * int(n_states) + int(n_symbols)), sizes_text, "embeddings")
         rng = as_generator(random_state)
         sizes = dict.fromkeys(("states", "targets", "emitters"), n_states) | {"symbols": n_symbols}
         with naming("n_states, n_symbols or width"):
             embeddings = {role: scale * rng.normal(size=(n, width)) for role, n in sizes.items()}
-        given = {"n_init": "screened", "random_state": draw_seed(rng), **params}
-        return cls(**embeddings, **given)
+        params = {"n_init": "screened", "random_state": draw_seed(rng), **params}
+        return cls(**embeddings, **params)
 
     @classmethod
     def from_tables(
@@ -385,23 +385,23 @@ class KernelHMM(MaximumLikelihood):
             raise ValueError("Pass emissionprob, or means and covars, and not both.")
         with np.errstate(divide="ignore"):
             # State i is e_i; one more column holds the start, as the successor of that direction.
-            given = {"states": np.eye(n, n + 1), "start_embedding": np.eye(n + 1)[n]}
-            given["targets"] = _finite_logs(np.vstack([moves, start])).T
-            given |= {"transition_mask": moves > 0, "start_mask": start > 0}
+            tables = {"states": np.eye(n, n + 1), "start_embedding": np.eye(n + 1)[n]}
+            tables["targets"] = _finite_logs(np.vstack([moves, start])).T
+            tables |= {"transition_mask": moves > 0, "start_mask": start > 0}
             if emissionprob is not None:
                 shape = n, *np.shape(emissionprob)[1:]
                 shares = _check_shares(shape, "emissionprob", emissionprob)
-                given |= {"emitters": np.eye(n, n + 1), "emission_mask": shares > 0}
-                given["symbols"] = np.pad(_finite_logs(shares).T, ((0, 0), (0, 1)))
+                tables |= {"emitters": np.eye(n, n + 1), "emission_mask": shares > 0}
+                tables["symbols"] = np.pad(_finite_logs(shares).T, ((0, 0), (0, 1)))
         if means is not None:
             kind = "full"
             if np.ndim(covars) == 2 or not np.any(covars * (1 - np.eye(np.shape(covars)[-1]))):
                 kind = "diag"
-            given["emissions"] = GaussianEmissions(means, covars, covariance_type=kind)
+            tables["emissions"] = GaussianEmissions(means, covars, covariance_type=kind)
         for name in _MASKS:
-            if name in given and given[name].all():
-                del given[name]
-        return cls(**{"feature_map": "exact", **given, **params})
+            if name in tables and tables[name].all():
+                del tables[name]
+        return cls(**{"feature_map": "exact", **tables, **params})
 
     # ---------------------------------------------------------------- the model
 
@@ -474,10 +474,10 @@ class KernelHMM(MaximumLikelihood):
         n_symbols = None if embeddings["symbols"] is None else len(embeddings["symbols"])
         shapes = {"transition": (n, n), "start": (n,), "emission": (n, n_symbols)}
         for name, shape in shapes.items():
-            given = getattr(self, f"{name}_mask")
-            if given is None:
+            mask = getattr(self, f"{name}_mask")
+            if mask is None:
                 continue
-            mask = np.array(as_array(f"{name}_mask", given))
+            mask = np.array(as_array(f"{name}_mask", mask))
             if mask.dtype != bool or mask.shape != shape:
                 raise ValueError(
                     f"{name}_mask must hold True or False in shape {shape}, got shape {mask.shape} "
@@ -509,8 +509,8 @@ class KernelHMM(MaximumLikelihood):
     @property
     def _dtype(self):
         """float32 if all given embeddings are, otherwise float64."""
-        given = (getattr(self, role) for role in _ROLES)
-        types = {getattr(value, "dtype", None) for value in given if value is not None}
+        embeddings = (getattr(self, role) for role in _ROLES)
+        types = {getattr(value, "dtype", None) for value in embeddings if value is not None}
         return np.dtype(np.float32 if types == {np.dtype(np.float32)} else np.float64)
 
     def _check_embeddings(self):
@@ -547,11 +547,11 @@ class KernelHMM(MaximumLikelihood):
         return start
 
     def _make_maps(self, embeddings):
-        left = embeddings["states"]
+        earlier = embeddings["states"]
         if embeddings["start_embedding"] is not None:
-            left = np.vstack([left, embeddings["start_embedding"]])
+            earlier = np.vstack([earlier, embeddings["start_embedding"]])
         seed = draw_seed(self.random_state)
-        move = fitted_maps(self.feature_map, left, embeddings["targets"], seed)
+        move = fitted_maps(self.feature_map, earlier, embeddings["targets"], seed)
         is_shared = embeddings["targets"] is embeddings["states"]
         if move.sides and is_shared and self.normalization == "global":
             move = corrected(move, embeddings["states"])
@@ -607,10 +607,10 @@ class KernelHMM(MaximumLikelihood):
         self._check_local(name, AttributeError)
         if self._fitted is None and isinstance(self.states, Integral):
             raise AttributeError(f"{name} is there after fit.")
-        given = self._check_embeddings() if self._fitted is None else self._fitted.embeddings
-        if "symbols" in roles and given["symbols"] is None:
+        embeddings = self._check_embeddings() if self._fitted is None else self._fitted.embeddings
+        if "symbols" in roles and embeddings["symbols"] is None:
             raise AttributeError(f"{name} needs symbols, which are None.")
-        shape = [len(given[role]) for role in roles]
+        shape = [len(embeddings[role]) for role in roles]
         if math.prod(shape) > _TABLE_ENTRIES:
             raise AttributeError(
                 f"{name} would have {shape[0]} x {shape[1]} entries; tables may have at most "
@@ -1075,14 +1075,14 @@ class KernelHMM(MaximumLikelihood):
             seen, sequences = self._possible(after, None, None)
             first = seen.transition.passed(seen.last_posterior(sequences[0]))
         if lengths is None:
-            wanted, asked = [check_integer("n_samples", n_samples)], f"n_samples={n_samples!r}"
+            wanted, request = [check_integer("n_samples", n_samples)], f"n_samples={n_samples!r}"
         else:
             wanted = check_lengths(np.atleast_1d(lengths)).tolist()
-            asked = f"lengths that sum to {sum(wanted)}"
+            request = f"lengths that sum to {sum(wanted)}"
         n_bytes = 16 * sum(wanted)
         if not model.is_local:  # whose paths are drawn given all that may follow
             n_bytes += 8 * max(wanted) * len(model.start)
-        check_fits(n_bytes, asked, "states and symbols")
+        check_fits(n_bytes, request, "states and symbols")
         symbols, states = model.sample(np.array(wanted), rng, first)
         return symbols[:, None] if model.emitter is None else symbols, states
 
@@ -1114,8 +1114,8 @@ class KernelHMM(MaximumLikelihood):
         for name, factor in factors.items():
             if factor is None:
                 continue
-            left, right = (factor.maps.sigma * model.embeddings[role] for role in factor.roles)
-            exact = softmax(left[rows] @ right.T, axis=1)
+            rows_of, columns = (factor.maps.sigma * model.embeddings[role] for role in factor.roles)
+            exact = softmax(rows_of[rows] @ columns.T, axis=1)
             shares = softmax(factor.pair.log_rows(rows), axis=1)
             errors[name] = np.abs(exact - shares).sum(axis=1) / 2
         return errors
@@ -1214,9 +1214,9 @@ class KernelHMM(MaximumLikelihood):
             raise ValueError(
                 "log_likelihood must be None in fit where emissions are learnt from X."
             )
-        for name, of_few, others in (("max_iter", 300, 100), ("tol", 1e-8, 1e-6)):
+        for name, of_few, of_many in (("max_iter", 300, 100), ("tol", 1e-8, 1e-6)):
             if settings[name] is None:
-                settings[name] = of_few if first.has_few else others
+                settings[name] = of_few if first.has_few else of_many
         if batch_size is not None:
             settings.pop("tol")
             names = "learning_rate", "weight_decay"
@@ -1229,16 +1229,16 @@ class KernelHMM(MaximumLikelihood):
             sequences, validation = _held_out(sequences, validation, rng)
         elif validation is not None:
             with naming("validation"):
-                other, whole = _with_sequences(first.given(None), *validation, None)
+                other, whole = _with_sequences(first.with_table(None), *validation, None)
             validation = whole, [], other.data
         _check_possible(first, sequences)
 
         def call(model):
-            return callback(draft_of(self)._take(model.given(None)))
+            return callback(draft_of(self)._take(model.with_table(None)))
 
         # All passes together are one call, so that few symbols and many iterations repay numba.
         with rows_of_call(settings["max_iter"] * sum(map(len, sequences))):
-            learned, scores, *progress = learn(
+            best, scores, *progress = learn(
                 first,
                 sequences,
                 n_init,
@@ -1251,7 +1251,7 @@ class KernelHMM(MaximumLikelihood):
         if validation is not None:
             draft.validation_history_ = scores
         vars(draft).pop("_adam", None)
-        return self._commit(draft._take(learned.given(None)), {}, *progress)
+        return self._commit(draft._take(best.with_table(None)), {}, *progress)
 
     def _first(self, X, log_likelihood, rng):
         """Return the model that `fit` starts from, and what draws other emissions, or None."""
@@ -1310,7 +1310,7 @@ class KernelHMM(MaximumLikelihood):
         )
         draft = draft_of(self, forget=False)
         draft._adam = adam
-        return commit(self, draft._take(free.model(arrays, first.dtype).given(None)))
+        return commit(self, draft._take(free.model(arrays, first.dtype).with_table(None)))
 
     def _take(self, model):
         """Hold what was learned."""
@@ -1428,7 +1428,7 @@ def _with_sequences(model, X, lengths, log_likelihood, state_mask=None):
     if not np.isfinite(table).any(axis=1).all():
         row = int(np.argmin(np.isfinite(table).any(axis=1)))
         raise ValueError(f"log_likelihood forbids every state at sample {row}.")
-    return model.given(table), split(np.arange(len(table)), lengths)
+    return model.with_table(table), split(np.arange(len(table)), lengths)
 
 
 def _check_known(model, what):
@@ -1460,8 +1460,8 @@ def _held_out(sequences, share, rng):
         return [whole[:cut]], ([whole], [whole[:cut]])
     order = rng.permutation(len(sequences))
     n_held = min(max(1, round(share * len(order))), len(order) - 1)
-    held, rest = np.sort(order[:n_held]), np.sort(order[n_held:])
-    return [sequences[i] for i in rest], ([sequences[i] for i in held], [])
+    held, trained = np.sort(order[:n_held]), np.sort(order[n_held:])
+    return [sequences[i] for i in trained], ([sequences[i] for i in held], [])
 
 
 def _check_possible(model, sequences, log_probs=None):
@@ -1488,13 +1488,13 @@ def _n_free(n, m, width, mask):
     return free if mask is None else min(free, np.count_nonzero(mask) - mask.size // m)
 
 
-def _check_shares(shape, name, given):
+def _check_shares(shape, name, values):
     """Return probabilities that sum to 1 in every row."""
-    shares = as_array(name, given, np.float64)
+    shares = as_array(name, values, np.float64)
     if shares.shape != shape or not (shares >= 0).all() or not np.allclose(shares.sum(axis=-1), 1):
         raise ValueError(
             f"{name} must hold probabilities >= 0 in shape {shape} whose rows sum to 1, got "
-            f"{given!r}."
+            f"{values!r}."
         )
     return shares
 
