@@ -15,9 +15,9 @@ from ..attention._feature_maps import ignores_data, needs_data
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_share
 from ._attention import Attention
+from ._export import Side
+from ._export import attend as attend_unchecked
 from ._packing import attend_packed
-from ._unchecked import Side
-from ._unchecked import attend as attend_unchecked
 from .states import StreamState
 
 __all__ = ["RandomFeatureAttention"]
