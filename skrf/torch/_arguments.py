@@ -5,17 +5,19 @@ import torch
 _HIDDEN = -1e4  # a logarithm that hides a key
 
 
-def with_heads(inputs):
-    """Return tensors of shape (batch, heads, length, width), given those or others for one head.
-
-    Parameters
-    ----------
-    inputs : dict of str to Tensor
-        Queries, keys and values by name.
-    """
-    n_axes = inputs["query"].ndim
+def checked_tensors(query, key, value):
+    """Return tensors of shape (batch, heads, length, width), given those or others for one head."""
+    inputs = {"query": query, "key": key, "value": value}
     for name, tensor in inputs.items():
-        if tensor.ndim not in (3, 4) or tensor.ndim != n_axes:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
+        if tensor.is_nested or tensor.layout != torch.strided:
+            kind = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+            raise TypeError(
+                f"{name} must be a dense tensor, got {kind}: pad it, and pass key_padding_mask."
+            )
+    for name, tensor in inputs.items():
+        if tensor.ndim not in (3, 4) or tensor.ndim != query.ndim:
             raise ValueError(
                 f"{name} must have the shape (batch, heads, length, width), or all three inputs "
                 f"(batch, length, width), got {tuple(tensor.shape)}."

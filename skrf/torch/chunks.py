@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from .._validation import check_integer
-from ._attention import Attention
+from ._masks import is_stream_mask
+from .module import RandomFeatureAttention
+from .states import StreamState
 
 
 def chunked_loss(
@@ -92,94 +94,63 @@ def chunked_loss(
     length = check_integer("length", length)
     chunk_size = check_integer("chunk_size", chunk_size)
     n_states = check_integer("n_states", n_states)
-    given = [modules] if isinstance(modules, nn.Module) else modules
-    modules = list(given) if isinstance(given, Iterable) else [given]
-    if not all(isinstance(module, nn.Module) for module in modules):
-        raise TypeError(f"modules must be a module or a list of modules, got {given!r:.60}.")
-    attentions = _attentions(modules)
+    roots = [modules] if isinstance(modules, nn.Module) else modules
+    roots = list(roots) if isinstance(roots, Iterable) else [roots]
+    if not all(isinstance(root, nn.Module) for root in roots):
+        raise TypeError(f"modules must be a module or a list of modules, got {modules!r:.60}.")
     chunks = [slice(i, min(i + chunk_size, length)) for i in range(0, length, chunk_size)]
-    run = _Chunks(loss_of, chunks, n_states, attentions, modules)
+    run = _Run(loss_of, chunks, n_states, _causal_attentions(roots), _parameters(roots))
     return _ChunkedLoss.apply(run, *run.parameters)
 
 
-def _attentions(modules):
-    """Return the attention modules, all of which must be causal."""
-    found = {}
-    for module in modules:
-        found.update((part, None) for part in module.modules() if isinstance(part, Attention))
-    if not found:
+def _causal_attentions(roots):
+    """Return the attention modules, or raise unless all of them can carry a state."""
+    modules = (module for root in roots for module in root.modules())
+    attentions = dict.fromkeys(m for m in modules if isinstance(m, RandomFeatureAttention))
+    if not attentions:
         raise ValueError("modules must hold a causal RandomFeatureAttention, got none.")
-    for attention in found:
+    for attention in attentions:
         if not attention.is_causal:
             raise ValueError(f"modules hold {attention!r}: chunks need is_causal=True.")
-        if not attention._mask_streams:
+        if not is_stream_mask(attention.mask):
             raise ValueError(
                 f"modules hold attention with mask={type(attention.mask).__name__}: chunks need "
                 "mask=None or ToeplitzMask.decay(rate), because a state knows no positions."
             )
-    return list(found)
+    return list(attentions)
 
 
-def _parameters(modules):
+def _parameters(roots):
     """Return the parameters that get gradients."""
-    found = {p: None for module in modules for p in module.parameters() if p.requires_grad}
-    for parameter in found:
+    parameters = (parameter for root in roots for parameter in root.parameters())
+    parameters = dict.fromkeys(p for p in parameters if p.requires_grad)
+    for parameter in parameters:
         if parameter._backward_hooks:
             raise RuntimeError(
                 "A parameter of modules has a tensor hook (register_hook), which would see the "
                 "gradients of single chunks. Use register_post_accumulate_grad_hook."
             )
-    return list(found)
+    return list(parameters)
 
 
-class Stream:
-    """The states of attention modules around one chunk.
+class ChunkStates:
+    """The states of attention modules before and after one chunk, which the modules read and write.
 
     Parameters
     ----------
-    before : dict of Attention to state
+    before : dict of RandomFeatureAttention to StreamState
         States before the chunk, none before the first one.
-    seeds : dict of Attention to int
-        Seeds of the random numbers of the whole loss.
     has_graph : bool
         Whether gradients must flow through the states.
     """
 
-    def __init__(self, before, seeds, has_graph):
-        self.before, self.seeds, self.has_graph = before, seeds, has_graph
-        self.after, self.is_open = dict(before), False
-        self._called, self._needs_double = set(), {}
+    def __init__(self, before, has_graph):
+        self.before, self.after, self.has_graph = before, {}, has_graph
+        self.is_repeated = False  # by activation checkpointing, in the backward pass
 
-    @contextmanager
-    def carried(self):
-        """Let the modules read and write the states."""
-        try:
-            for attention in self.seeds:
-                attention._stream = self
-            yield
-        finally:
-            for attention in self.seeds:
-                attention._stream = None
-
-    def states_after(self):
-        """Return the constant states after the chunk, in float32 where the inputs are."""
-        states = {}
-        for one, state in self.after.items():
-            state = state.detach()
-            sums = getattr(state, "sums", None)  # of features
-            if sums is not None and not (state.is_double or self._needs_double.get(one, True)):
-                state = replace(state, sums=sums.float())
-            states[one] = state
-        return states
-
-    @torch.compiler.disable
-    def attend(self, attention, step, *parts):
-        """Return the output of a module, by its step, for the positions of the chunk.
-
-        While the stream is open for the backward pass, activation checkpointing calls again.
-        """
-        is_again = attention in self._called
-        if is_again and not self.is_open:
+    def attend(self, attention, *arguments):
+        """Return what a module returns for the positions of the chunk."""
+        if attention in self.after and not self.is_repeated:
             raise RuntimeError(
                 f"loss_of called {attention!r} twice in a chunk, so that its state is not known: "
                 "call every module once, on all positions of the chunk."
@@ -189,16 +160,16 @@ class Stream:
                 "Attention within chunks was called without gradients: checkpoint with "
                 "use_reentrant=False, and leave out torch.no_grad()."
             )
-        self._called.add(attention)
-        self._needs_double[attention] = parts[0].dtype == torch.float64
-        state = self.before.get(attention, attention._state_type())
-        *found, state = step(*parts, state, self.seeds[attention])
-        if not is_again:
+        state = self.before.get(attention, StreamState())
+        *results, state = attention._step(*arguments, state)
+        if not (state.is_double or arguments[0].dtype == torch.float64):
+            state = replace(state, sums=state.sums.float())  # half of the memory
+        if not self.is_repeated:
             self.after[attention] = state
-        return tuple(found) if len(found) > 1 else found[0]
+        return tuple(results) if len(results) > 1 else results[0]
 
 
-class _Chunks:
+class _Run:
     """The chunks of one loss, which run with the same states, seeds and settings each time.
 
     Parameters
@@ -209,127 +180,127 @@ class _Chunks:
         The chunks.
     n_states : int
         States that are kept.
-    attentions : list of Attention
+    attentions : list of RandomFeatureAttention
         The modules that carry states.
-    modules : list of Module
-        What has the parameters that get gradients.
+    parameters : list of Parameter
+        What gets gradients.
     """
 
-    def __init__(self, loss_of, chunks, n_states, attentions, modules):
-        self.loss_of, self.chunks, self.modules = loss_of, chunks, modules
-        self.parameters = _parameters(self.modules)
-        self.has_graph = torch.is_grad_enabled() and bool(self.parameters)
+    def __init__(self, loss_of, chunks, n_states, attentions, parameters):
+        self.loss_of, self.chunks = loss_of, chunks
+        self.attentions, self.parameters = attentions, parameters
+        self.has_graph = torch.is_grad_enabled() and bool(parameters)
         self.stride = _stride(len(chunks), n_states)
         # The seed of every chunk follows from this number; the state of a generator takes 5 kB.
         self.seed = torch.randint(2**62, (), device="cpu").item()
-        self.seeds = {attention: attention._seed_of_call() for attention in attentions}
         devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
         self.autocast = {
             device: (torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
             for device in devices
         }
-        self.kept, self.losses = {}, []
+        self.kept_states, self.losses = {}, []
 
     def forward(self):
         """Return the loss, and keep some states."""
         states = {}
         for number in range(len(self.chunks)):
             if number % self.stride == 0:
-                self.kept[number] = states
-            loss, stream, states = self._run(number, states)
-            self.losses.append(loss.detach())
-            del loss, stream  # and with them their graph, before there is another
+                self.kept_states[number] = states
+            loss, states = self._constant_chunk(number, states)
+            self.losses.append(loss)
         losses = torch.stack(self.losses)
         return _in_single(losses).sum().to(losses.dtype)
 
     def backward(self, by_loss):
         """Return the gradients of the parameters."""
-        if [*map(id, _parameters(self.modules))] != [*map(id, self.parameters)]:
+        if not all(parameter.requires_grad for parameter in self.parameters):
             raise RuntimeError(
                 "The parameters of modules that need a gradient are not those of the forward pass: "
                 "freeze and functional_call before chunked_loss, and call backward within."
             )
-        gradients, by_states = [None] * len(self.parameters), {}
-        for start in sorted(self.kept, reverse=True):
-            for number, states in reversed(self._states_from(start)):
-                found, by_states = self._gradients(number, states, by_states, by_loss)
-                for i, gradient in enumerate(found):
+        sums, by_states = [None] * len(self.parameters), {}
+        for start in sorted(self.kept_states, reverse=True):
+            states = [self.kept_states[start]]
+            for number in range(start, min(start + self.stride, len(self.chunks)) - 1):
+                states.append(self._constant_chunk(number, states[-1])[1])
+            for number in reversed(range(start, start + len(states))):
+                gradients, by_states = self._gradients(number, states.pop(), by_states, by_loss)
+                for i, gradient in enumerate(gradients):
                     if gradient is not None:
-                        before, gradient = gradients[i], _in_single(gradient)
-                        gradients[i] = gradient if before is None else before + gradient
+                        gradient = _in_single(gradient)
+                        sums[i] = gradient if sums[i] is None else sums[i] + gradient
         return [
-            gradient if gradient is None else gradient.to(parameter.dtype)
-            for gradient, parameter in zip(gradients, self.parameters, strict=True)
+            total if total is None else total.to(parameter.dtype)
+            for total, parameter in zip(sums, self.parameters, strict=True)
         ]
 
-    def _run(self, number, states):
-        """Return the loss of a chunk, its `Stream` and the states after it.
+    def _constant_chunk(self, number, states):
+        """Return the loss of a chunk and the states after it, without their graph."""
+        loss, stream = self._chunk(number, states)
+        return loss.detach(), {key: state.detach() for key, state in stream.after.items()}
+
+    def _chunk(self, number, states):
+        """Return the loss of a chunk and its `ChunkStates`.
 
         It runs with gradients if they are wanted at all, because torch may compute in another order
         without.
         """
-        before = {one: state.detach() for one, state in states.items()}
-        for tensor in _carriers(before).values():
-            tensor.requires_grad_(self.has_graph)
-        stream = Stream(before, self.seeds, self.has_graph)
-        with (
-            self._settings(number),
-            stream.carried(),
-            torch.set_grad_enabled(self.has_graph),
-        ):
-            loss = self._loss(number)
-        _check_leaves(loss, [*self.parameters, *_carriers(before).values()])
-        return loss, stream, stream.states_after()
-
-    def _states_from(self, start):
-        """Return the numbers of the chunks from one kept state to the next, and their states."""
-        found = [(start, self.kept[start])]
-        for number in range(start, min(start + self.stride, len(self.chunks)) - 1):
-            found.append((number + 1, self._run(number, found[-1][1])[2]))
-        return found
+        before = {attention: state.detach() for attention, state in states.items()}
+        for state in before.values():
+            state.sums.requires_grad_(self.has_graph)
+        stream = ChunkStates(before, self.has_graph)
+        with self._settings(number), self._carried(stream), torch.set_grad_enabled(self.has_graph):
+            loss = self.loss_of(self.chunks[number])
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            raise TypeError(f"loss_of must return a Tensor without axes, got {loss!r:.60}.")
+        _check_leaves(loss, [*self.parameters, *_sums(before).values()])
+        return loss, stream
 
     def _gradients(self, number, states, by_after, by_loss):
-        """Return the gradients of the parameters, and of the states before a chunk.
+        """Return the gradients of the parameters, and of the sums of the states before a chunk.
 
         Parameters
         ----------
         number : int
             The chunk.
-        states : dict of Attention to state
+        states : dict of RandomFeatureAttention to StreamState
             Before it.
-        by_after : dict of (Attention, str) to Tensor
-            Gradients of the tensors of the states after it.
+        by_after : dict of RandomFeatureAttention to Tensor
+            Gradients of the sums of the states after it.
         by_loss : Tensor
             Gradient of its loss.
         """
-        loss, stream, _ = self._run(number, states)
-        known, leaves = self.losses[number], _carriers(stream.before)
-        if not torch.allclose(loss.detach(), known, rtol=0, atol=0, equal_nan=True):
+        loss, stream = self._chunk(number, states)
+        before = self.losses[number]
+        if not torch.allclose(loss.detach(), before, rtol=0, atol=0, equal_nan=True):
             raise RuntimeError(
-                f"The loss of {self.chunks[number]} was {known.item()!r} and is {loss.item()!r} "
+                f"The loss of {self.chunks[number]} was {before.item()!r} and is {loss.item()!r} "
                 "when computed again: loss_of must depend on the positions, the modules and the "
                 "random numbers of torch's default generators alone."
             )
-        with stream.carried():
-            pairs = [(loss, by_loss.to(loss.dtype))]
-            after = _carriers(stream.after)
-            pairs += [(after[place], gradient) for place, gradient in by_after.items()]
-            pairs = [pair for pair in pairs if pair[0].requires_grad and pair[1] is not None]
-            if not pairs:
-                return [], {}
-            stream.is_open = True
-            outputs, by_outputs = zip(*pairs, strict=True)
-            found = torch.autograd.grad(
-                outputs, [*self.parameters, *leaves.values()], by_outputs, allow_unused=True
-            )
+        after, leaves = _sums(stream.after), _sums(stream.before)
+        pairs = [(loss, by_loss.to(loss.dtype))]
+        pairs += [(after[attention], gradient) for attention, gradient in by_after.items()]
+        pairs = [pair for pair in pairs if pair[0].requires_grad and pair[1] is not None]
+        if not pairs:
+            return [], {}
+        outputs, by_outputs = zip(*pairs, strict=True)
+        inputs, stream.is_repeated = [*self.parameters, *leaves.values()], True
+        with self._carried(stream):
+            gradients = torch.autograd.grad(outputs, inputs, by_outputs, allow_unused=True)
         n = len(self.parameters)
-        return found[:n], dict(zip(leaves, found[n:], strict=True))
+        return gradients[:n], dict(zip(leaves, gradients[n:], strict=True))
 
-    def _loss(self, number):
-        loss = self.loss_of(self.chunks[number])
-        if not isinstance(loss, torch.Tensor) or loss.ndim:
-            raise TypeError(f"loss_of must return a Tensor without axes, got {loss!r:.60}.")
-        return loss
+    @contextmanager
+    def _carried(self, stream):
+        """Let the modules read and write the states of a chunk."""
+        try:
+            for attention in self.attentions:
+                attention._stream = stream
+            yield
+        finally:
+            for attention in self.attentions:
+                attention._stream = None
 
     @contextmanager
     def _settings(self, number):
@@ -346,13 +317,9 @@ class _Chunks:
             yield
 
 
-def _carriers(states):
-    """Return the tensors of states that gradients flow through, by module and name."""
-    return {
-        (one, name): tensor
-        for one, state in states.items()
-        for name, tensor in state.carriers().items()
-    }
+def _sums(states):
+    """Return the sums of states, through which gradients flow."""
+    return {attention: state.sums for attention, state in states.items()}
 
 
 def _stride(n_chunks, n_states):
@@ -376,14 +343,14 @@ def _in_single(values):
 
 def _check_leaves(loss, leaves):
     """Raise if a loss depends on other leaves that need a gradient than these."""
-    known, waiting, seen = set(leaves), [loss.grad_fn], set()
+    leaves, waiting, visited = set(leaves), [loss.grad_fn], set()
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         leaf = getattr(node, "variable", None)
-        if leaf is not None and leaf not in known:
+        if leaf is not None and leaf not in leaves:
             raise RuntimeError(
                 f"loss_of uses a tensor of shape {tuple(leaf.shape)} that needs a gradient and is "
                 "no parameter of modules: pass its module in modules, or detach it."
@@ -392,12 +359,12 @@ def _check_leaves(loss, leaves):
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """The loss of `_Chunks` as a function of the parameters."""
+    """The loss of a `_Run` as a function of the parameters."""
 
     @staticmethod
-    def forward(ctx, chunks, *parameters):
-        ctx.chunks = chunks
-        return chunks.forward()
+    def forward(ctx, run, *parameters):
+        ctx.run = run
+        return run.forward()
 
     @staticmethod
     def backward(ctx, by_loss):
@@ -405,4 +372,4 @@ class _ChunkedLoss(torch.autograd.Function):
             raise NotImplementedError(
                 "Second derivatives (create_graph=True) of chunked_loss are not available."
             )
-        return None, *ctx.chunks.backward(by_loss)
+        return None, *ctx.run.backward(by_loss)

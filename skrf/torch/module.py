@@ -1,6 +1,7 @@
 """Attention with random features as a torch module that replaces exact attention."""
 
 import copy
+import math
 from typing import Any, Self
 
 import numpy as np
@@ -12,11 +13,12 @@ from .._typing import RandomState, Transformer
 from .._validation import draw_seed
 from ..attention import ApproxKernelAttention
 from ..attention._feature_maps import ignores_data, needs_data
+from ..attention._inputs import check_scale
 from ..attention._record import below, record_of_fit, restore_fit
-from ._arguments import check_share
-from ._attention import Attention
+from ._arguments import check_is_eager, check_share, checked_tensors, padding_and_mask
 from ._export import Side
-from ._export import attend as attend_unchecked
+from ._export import attend as attend_unread
+from ._masks import TRAINED_PARTS, is_stream_mask, mask_of_call, owned
 from ._packing import attend_packed
 from .states import StreamState
 
@@ -29,13 +31,19 @@ _OF_OPERATORS = "feature_map", "scale"
 
 
 class _Operator(ApproxKernelAttention):
-    """The operator with what modules need beside calls."""
+    """An operator that never changes once it is drawn and fitted: `at` returns another one."""
 
-    def at(self, mask):
-        """Return the operator with a mask, which is the caller's to keep as it is."""
+    def at(self, seed=None, **parameters):
+        """Return the operator with other parameters, and with the draw of a seed if one is given.
+
+        A mask is the caller's to keep as it is.
+        """
         other = copy.copy(self)
-        other.mask, other._used_mask = mask, (mask, mask)
-        return other
+        for name, value in parameters.items():
+            setattr(other, name, value)
+        if "mask" in parameters:
+            other._used_mask = other.mask, other.mask
+        return other if seed is None else other.redraw(seed)
 
     def maps_without_data(self, width):
         """Return the `HeadMaps` of a fit, or one that needs none, for calls that see no data."""
@@ -49,7 +57,7 @@ class _Operator(ApproxKernelAttention):
         return self._drawn[width][2]
 
 
-class RandomFeatureAttention(Attention):
+class RandomFeatureAttention(nn.Module):
     """Softmax attention with random features, in place of ``scaled_dot_product_attention``.
 
     It takes queries, keys and values of shape (batch, heads, length, width), or (batch, length,
@@ -117,7 +125,6 @@ class RandomFeatureAttention(Attention):
     True
     """
 
-    _state_type = StreamState
     _foreign_parameters = {
         "causal": "Pass is_causal instead.",
         "nb_features": "Pass feature_map=OptimalPositiveRF(nb_features) instead.",
@@ -139,13 +146,11 @@ class RandomFeatureAttention(Attention):
         super().__init__()
         if not isinstance(check_values, bool):
             raise ValueError(f"check_values must be True or False, got {check_values!r}.")
-        self.check_values, self._sides = check_values, {}
         if not isinstance(is_causal, bool):
             raise ValueError(f"is_causal must be True or False, got {is_causal!r}.")
-        check_share("dropout", dropout)
         self.feature_map = feature_map
         self.is_causal, self.scale, self.mask = is_causal, scale, mask
-        self.dropout = dropout
+        self.dropout, self.check_values = check_share("dropout", dropout), check_values
         if modules := _modules_of(feature_map):
             self.feature_modules = modules
         if random_state is None:
@@ -153,53 +158,47 @@ class RandomFeatureAttention(Attention):
         if random_state is None:
             random_state = torch.randint(2**31 - 1, (), device="cpu").item()
         self.seed = draw_seed(random_state)
-        self._forget()
+        self._stream = None  # the states of `chunked_loss`, while it runs
+        self._fits = {}  # fitted operators and their records, by direction
+        self._renew()
 
     def __setattr__(self, name, value):
+        if name == "mask":
+            value = owned(value)
+            for part in ("rate", "weights"):
+                is_trained = part in TRAINED_PARTS.get(type(value), ())
+                array = getattr(value, part) if is_trained else None
+                parameter = array if isinstance(array, nn.Parameter) else None
+                super().__setattr__(f"mask_{part}", parameter)
         super().__setattr__(name, value)
         if name in _OF_OPERATORS and "_operators" in vars(self):
-            for operator in (
-                *self._operators.values(),
-                *(operator for operator, _ in self._fitted.values()),
-            ):
-                setattr(operator, name, value)
-            self._sides = {}
+            self._renew()
 
     # ---------------------------------------------------------------- operators
 
-    def _operator(self, is_causal, seed):
-        """Return the unfitted operator of a direction."""
-        return _Operator(self.feature_map, causal=is_causal, scale=self.scale).redraw(seed)
+    def _unfitted(self, is_causal, seed):
+        """Return an operator of a direction with the draw of a seed."""
+        return _Operator(self.feature_map, causal=is_causal, scale=self.scale).at(seed)
 
-    def _drawn(self, is_causal, seed):
-        """Return the operator of a direction with the random numbers of a seed."""
-        if is_causal not in self._fitted:
-            return self._operator(is_causal, seed)
-        operator, fitted_seed = self._fitted[is_causal]
-        return operator if seed == fitted_seed else copy.copy(operator).redraw(seed)
-
-    def _forget(self):
-        """Reset the operators of both directions to unfitted ones."""
-        self._operators = {
-            is_causal: self._operator(is_causal, self.seed) for is_causal in _DIRECTIONS
-        }
-        self._fitted, self._records, self._sides = {}, {}, {}
+    def _renew(self):
+        """Replace the operators of both directions, after a change of what they depend on."""
+        self._operators, self._sides = {}, {}
+        for is_causal in _DIRECTIONS:
+            if is_causal in self._fits:
+                fitted, record = self._fits[is_causal]
+                parameters = {name: getattr(self, name) for name in _OF_OPERATORS}
+                seed = None if self.seed == record[_FITTED_SEED] else self.seed
+                self._operators[is_causal] = fitted.at(seed, **parameters)
+            else:
+                self._operators[is_causal] = self._unfitted(is_causal, self.seed)
         self._register()
 
-    def _keep(self, is_causal, operator, record):
-        """Keep an operator as it was fitted, and use its statistics from now on."""
-        self._fitted[is_causal] = operator, int(record[_FITTED_SEED])
-        self._records[is_causal] = record
-        self._operators[is_causal] = self._drawn(is_causal, self.seed)
-        self._sides = {}
-
-    def _mask_or(self, given):
-        """Return the mask of a call: the module's, or one given to the call."""
-        if given is None:
-            return self._mask_of_call()
-        if self.mask is not None:
-            raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
-        return given
+    def _direction(self, is_causal):
+        """Return the direction of a call: that of the module, unless the call says otherwise."""
+        is_causal = self.is_causal if is_causal is None else is_causal
+        if not isinstance(is_causal, bool):
+            raise ValueError(f"is_causal must be True, False or None, got {is_causal!r}.")
+        return is_causal
 
     def fit(
         self,
@@ -231,13 +230,13 @@ class RandomFeatureAttention(Attention):
         ValueError
             If the parameters of `feature_map` cannot be stored in buffers, as with `AdaptiveRF`.
         """
-        is_causal, parts = self._checked(query, key, value, is_causal)
-        parts = [tensor.detach() for tensor in parts]
-        operator = self._operator(is_causal, self.seed)
-        operator.fit(*parts[:2], key_padding_mask=key_padding_mask)
+        is_causal = self._direction(is_causal)
+        query, key, _ = (tensor.detach() for tensor in checked_tensors(query, key, value))
+        operator = self._unfitted(is_causal, self.seed)
+        operator.fit(query, key, key_padding_mask=key_padding_mask)
         record = {**record_of_fit(operator), _FITTED_SEED: np.array(self.seed)}
-        self._keep(is_causal, operator, record)
-        self._register()
+        self._fits[is_causal] = operator, record
+        self._renew()
         return self
 
     def redraw(self, random_state: RandomState = None) -> Self:
@@ -259,28 +258,227 @@ class RandomFeatureAttention(Attention):
             self.seed = int(np.random.default_rng(self.seed).integers(2**31 - 1))
         else:
             self.seed = draw_seed(random_state)
-        self._operators = {
-            is_causal: self._drawn(is_causal, self.seed) for is_causal in _DIRECTIONS
-        }
-        self._sides = {}
-        self._register()
+        self._renew()
         return self
 
     # ---------------------------------------------------------------- calls
 
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: "torch.Tensor | None" = None,
+        dropout_p: float = 0.0,
+        is_causal: bool | None = None,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = True,
+        key_padding_mask: "torch.Tensor | None" = None,
+        log_gates: "torch.Tensor | None" = None,
+        return_lse: bool = False,
+        cu_seqlens: "torch.Tensor | None" = None,
+    ) -> Any:
+        """Return the attention of queries to keys.
+
+        Parameters
+        ----------
+        query : Tensor of shape (batch, heads, L, width)
+            Queries. In causal attention there may be fewer queries than keys; they are then the
+            last positions.
+        key : Tensor of shape (batch, heads, S, width)
+            Keys; their number of heads may be a divisor of that of the queries.
+        value : Tensor of shape (batch, heads, S, e)
+            Values.
+        attn_mask : Tensor of bool or floats, default=None
+            As in ``scaled_dot_product_attention``: booleans, True where a key is kept, or floats
+            that are added to the logarithms of the weights. Masks of shape (batch, S) or
+            (batch, 1, 1, S) mark padding; their floats must be 0 or at most -10,000. The shape
+            (L, S) costs time L S. Other masks raise an error.
+        dropout_p : float, default=0.0
+            Share of the entries of the values that are dropped; the weights of pairs cannot be
+            dropped, because they are never computed.
+        is_causal : bool, default=None
+            Whether position i attends only to positions up to i; None uses the module's setting.
+        scale : float, default=None
+            Multiplies the inner products of queries and keys; None uses the module's setting.
+        enable_gqa : bool, default=True
+            Whether keys may have fewer heads than queries.
+        key_padding_mask : Tensor of bool of shape (batch, S), default=None
+            True where a key is padding and ignored.
+        log_gates : Tensor of shape (S,), (heads, S) or (batch, heads, S), default=None
+            For causal attention: logarithms, at most 0, of the share of the past that each position
+            keeps, one per key head; -inf forgets it. Gradients flow through them.
+        return_lse : bool, default=False
+            Whether to return the logarithms of the sums of weights as well, for
+            `skrf.attention.merge_attention`.
+        cu_seqlens : Tensor of int of shape (number of sequences + 1,), default=None
+            Where packed sequences begin and end, from 0 to L; the batch is 1. Every sequence is
+            attended to as if it were alone. Gates are allowed, masks and padding are not.
+
+        Returns
+        -------
+        out : Tensor of shape (batch, heads, L, e)
+            Outputs in the dtype of the inputs.
+        lse : Tensor of shape (batch, heads, L)
+            With `return_lse`: as in `skrf.attention`, in float64 if the inputs are and in float32
+            otherwise. Gradients flow through it.
+        """
+        is_causal = self._direction(is_causal)
+        parts = checked_tensors(query, key, value)
+        if self.check_values:
+            check_is_eager(parts, self._has_func_grad(is_causal))
+        if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
+            raise ValueError(
+                f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
+                f"enable_gqa=True, got {enable_gqa!r}."
+            )
+        if scale is not None:
+            width = query.shape[-1]
+            factor = math.sqrt(check_scale(scale, width) / check_scale(self.scale, width))
+            parts[:2] = parts[0] * factor, parts[1] * factor
+        padding, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
+        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
+        parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
+        options = padding, log_gates, return_lse
+        if not self.check_values:
+            unread = padding, mask, self.mask, log_gates, cu_seqlens, self._stream
+            if return_lse or any(option is not None for option in unread):
+                raise ValueError(
+                    "check_values=False allows no masks, padding, gates, cu_seqlens, chunked_loss "
+                    "or return_lse."
+                )
+            results = self._attend_unread(*parts, is_causal)
+        elif cu_seqlens is not None:
+            masks = attn_mask, key_padding_mask, self.mask
+            if any(each is not None for each in masks) or self._stream is not None:
+                raise ValueError(
+                    "cu_seqlens needs attn_mask=None, key_padding_mask=None, a module whose mask "
+                    "is None, and a call outside of chunked_loss."
+                )
+            results = self._attend_packed(cu_seqlens, parts, is_causal, log_gates, return_lse)
+        elif self._stream is not None:
+            if mask is not None or not is_causal:
+                raise ValueError(
+                    "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
+                    f"(L, S), got is_causal={is_causal!r}."
+                )
+            results = self._stream.attend(self, *parts, *options)
+        else:
+            results = self._attend(*parts, mask, is_causal, *options)
+        if query.ndim == 4:
+            return results
+        return tuple(part[:, 0] for part in results) if return_lse else results[:, 0]
+
+    def init_state(self) -> StreamState:
+        """Return the state before the first position, for `step`.
+
+        Returns
+        -------
+        StreamState
+            A state that has seen no key.
+
+        Raises
+        ------
+        ValueError
+            If the module is not causal, or has a mask other than a decay.
+        """
+        if not self.is_causal or not is_stream_mask(self.mask):
+            raise ValueError(
+                "States need is_causal=True, and mask=None or ToeplitzMask.decay(rate), got "
+                f"is_causal={self.is_causal!r} and mask={type(self.mask).__name__}."
+            )
+        return StreamState()
+
+    def step(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        state: StreamState,
+        *,
+        key_padding_mask: "torch.Tensor | None" = None,
+        log_gates: "torch.Tensor | None" = None,
+        return_lse: bool = False,
+    ) -> tuple:
+        """Return causal attention of the next positions, and the state after them.
+
+        However a sequence is split into chunks, the result is that of a single call, up to
+        rounding, and so are gradients that flow through the states.
+
+        Parameters
+        ----------
+        query, key, value : Tensor of shape (batch, heads, n, width), and (batch, heads, n, e)
+            The next n positions.
+        state : StreamState
+            From `init_state` or the previous step; it is not changed.
+        key_padding_mask : Tensor of bool of shape (batch, n), default=None
+            True where a key is padding and ignored.
+        log_gates : Tensor of shape (n,), (heads, n) or (batch, heads, n), default=None
+            As in a call.
+        return_lse : bool, default=False
+            Whether to return the logarithms of the sums of weights as well.
+
+        Returns
+        -------
+        out : Tensor of shape (batch, heads, n, e)
+            Attention of these positions to all positions so far.
+        lse : Tensor of shape (batch, heads, n)
+            With `return_lse`: as in a call.
+        state : StreamState
+            The state after them.
+
+        Raises
+        ------
+        ValueError
+            If the state was made for other widths, heads or batches.
+        """
+        self.init_state()
+        parts = checked_tensors(query, key, value)
+        check_is_eager(parts, has_func_grad=False)
+        if self.training and self.dropout:
+            parts[2] = nn.functional.dropout(parts[2], self.dropout)
+        *results, state = self._step(*parts, key_padding_mask, log_gates, return_lse, state)
+        return *(part[:, 0] if query.ndim == 3 else part for part in results), state
+
     @torch.compiler.disable
-    def _attend(self, query, key, value, key_padding_mask, mask, is_causal, log_gates, return_lse):
-        operator = self._operators[is_causal].at(self._mask_or(mask))
-        options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
+    def _attend(self, query, key, value, mask, is_causal, padding, log_gates, return_lse):
+        """Return the attention of inputs with heads, under the mask of the module or the call."""
+        if mask is not None and self.mask is not None:
+            raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
+        operator = self._operators[is_causal]
+        operator = operator.at(mask=mask_of_call(self) if mask is None else mask)
+        options = {"key_padding_mask": padding, "log_gates": log_gates, "return_lse": return_lse}
         with torch.autocast(query.device.type, enabled=False):
-            return operator(query, key, value, return_lse=return_lse, **options)
+            return operator(query, key, value, **options)
+
+    @torch.compiler.disable
+    def _step(self, query, key, value, padding, log_gates, return_lse, state):
+        """Return the attention of the next positions, and the state after them."""
+        operator = self._operators[True].at(mask=mask_of_call(self))
+        options = {"key_padding_mask": padding, "log_gates": log_gates, "return_lse": return_lse}
+        with torch.autocast(query.device.type, enabled=False):
+            *results, state = operator.step(query, key, value, state, **options)
+        return *results, StreamState(**vars(state))
+
+    @torch.compiler.disable
+    def _attend_packed(self, cu_seqlens, parts, is_causal, log_gates, return_lse):
+        """Return the attention of packed sequences."""
+
+        def call(*batch):
+            results = self._attend(*batch[:3], None, is_causal, *batch[3:], return_lse)
+            return results if return_lse else (results,)
+
+        results = attend_packed(call, cu_seqlens, parts, log_gates)
+        return tuple(results) if return_lse else results[0]
 
     def _has_func_grad(self, is_causal):
+        """Return whether ``torch.func.grad`` serves."""
         # Without a fit, and for features with signs, contents are read on the host.
         maps = getattr(self._operators[is_causal], "feature_maps_", None)
         return maps is not None and getattr(maps[0], "is_positive", False)
 
-    def _attend_unchecked(self, query, key, value, is_causal):
+    def _attend_unread(self, query, key, value, is_causal):
         """Return attention by plain operations on tensors."""
         if is_causal and query.shape[-2] != key.shape[-2]:
             raise ValueError(
@@ -300,34 +498,7 @@ class RandomFeatureAttention(Attention):
                 Side.of([getattr(head, side) for head in maps], *given)
                 for side in ("queries", "keys")
             )
-        return attend_unchecked(self._sides[is_causal, key.shape[-1]], query, key, value, is_causal)
-
-    @torch.compiler.disable
-    def _attend_packed(self, cu_seqlens, parts, is_causal, log_gates, return_lse):
-        operator = self._operators[is_causal]
-
-        def call(query, key, value, padding, gates):
-            options = {"key_padding_mask": padding, "log_gates": gates}
-            found = operator(query, key, value, return_lse=return_lse, **options)
-            return found if return_lse else (found,)
-
-        with torch.autocast(parts[0].device.type, enabled=False):
-            found = attend_packed(call, cu_seqlens, parts, log_gates)
-        return tuple(found) if return_lse else found[0]
-
-    def _of_seed(self, is_causal, seed):
-        """Return the operator of a direction with the random numbers of a seed."""
-        return self._operators[is_causal] if seed == self.seed else self._drawn(is_causal, seed)
-
-    @torch.compiler.disable
-    def _step(self, query, key, value, key_padding_mask, log_gates, return_lse, state, seed):
-        operator = self._of_seed(True, seed).at(self._mask_of_call())
-        options = {"key_padding_mask": key_padding_mask, "log_gates": log_gates}
-        with torch.autocast(query.device.type, enabled=False):
-            *found, state = operator.step(
-                query, key, value, state, return_lse=return_lse, **options
-            )
-        return *found, StreamState(**vars(state))
+        return attend_unread(self._sides[is_causal, key.shape[-1]], query, key, value, is_causal)
 
     def extra_repr(self) -> str:
         """Return the arguments to show in the module's representation.
@@ -346,7 +517,7 @@ class RandomFeatureAttention(Attention):
         """Write everything besides the arguments that outputs depend on into buffers."""
         device = self._buffers[f"{_RECORD}seed"].device if self._buffers else None
         arrays = {"seed": np.array(self.seed)}
-        for is_causal, record in self._records.items():
+        for is_causal, (_, record) in self._fits.items():
             direction = _DIRECTIONS[is_causal]
             arrays.update({f"{direction}/{name}": array for name, array in record.items()})
         self._buffers.clear()
@@ -374,14 +545,13 @@ class RandomFeatureAttention(Attention):
         missing += [name for name in lacking if not name.startswith(ours)]
 
     def _restore(self, arrays):
-        self.seed = int(arrays["seed"])
-        self._forget()
+        """Take the seed and the fits of a record."""
+        self.seed, self._fits = int(arrays["seed"]), {}
         for is_causal, direction in _DIRECTIONS.items():
             if record := below(arrays, f"{direction}/"):
-                operator = self._operator(is_causal, int(record[_FITTED_SEED]))
-                restore_fit(operator, record)
-                self._keep(is_causal, operator, record)
-        self._register()
+                operator = self._unfitted(is_causal, int(record[_FITTED_SEED]))
+                self._fits[is_causal] = restore_fit(operator, record), record
+        self._renew()
 
 
 def _modules_of(feature_map):

@@ -1,6 +1,5 @@
 """The state of causal attention between calls, as torch handles such things."""
 
-from dataclasses import fields, replace
 from typing import Any, Self
 
 import torch
@@ -9,53 +8,7 @@ from torch.utils import _pytree
 from ..attention import AttentionState
 
 
-class _TensorState:
-    """What the states of attention modules have in common: a pytree of tensors."""
-
-    def tensors(self) -> dict:
-        """Return the tensors of the state by name; none before the first step."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: v for name, v in values.items() if isinstance(v, torch.Tensor)}
-
-    def carriers(self) -> dict:
-        """Return the tensors that gradients may flow through, by name."""
-        return {name: v for name, v in self.tensors().items() if name in self._carriers}
-
-    def detach(self) -> Self:
-        """Return the state, detached from the autograd graph.
-
-        Returns
-        -------
-        StreamState
-            The state.
-        """
-        return self._mapped(torch.Tensor.detach)
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Return the state on another device.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As for ``torch.Tensor.to``, but without a dtype.
-
-        Returns
-        -------
-        StreamState
-            The state.
-        """
-        moved = self._mapped(lambda tensor: tensor.to(*args, **kwargs))
-        for ours, theirs in zip(self.tensors().values(), moved.tensors().values(), strict=True):
-            if ours.dtype != theirs.dtype:
-                raise ValueError(f"A state keeps its dtype, {ours.dtype}, got {args} {kwargs}.")
-        return moved
-
-    def _mapped(self, function):
-        tensors = {name: function(tensor) for name, tensor in self.tensors().items()}
-        return replace(self, **tensors)
-
-
-class StreamState(_TensorState, AttentionState):
+class StreamState(AttentionState):
     """State of causal attention, made by `RandomFeatureAttention.init_state`.
 
     It is a pytree of tensors with the batch as the first axis, so the pytree functions of
@@ -96,19 +49,45 @@ class StreamState(_TensorState, AttentionState):
     torch.Size([3, 2, 256, 9])
     """
 
-    _carriers = ("sums",)
+    def detach(self) -> Self:
+        """Return the state, detached from the autograd graph.
+
+        Returns
+        -------
+        StreamState
+            The state.
+        """
+        return self.mapped(torch.Tensor.detach)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Return the state on another device.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As for ``torch.Tensor.to``, but without a dtype.
+
+        Returns
+        -------
+        StreamState
+            The state.
+        """
+        moved = self.mapped(lambda tensor: tensor.to(*args, **kwargs))
+        for name, tensor in self.arrays().items():
+            if moved.arrays()[name].dtype != tensor.dtype:
+                raise ValueError(f"A state keeps its dtype, {tensor.dtype}, got {args} {kwargs}.")
+        return moved
 
 
 def _flatten(state):
-    values = {field.name: getattr(state, field.name) for field in fields(state)}
-    tensors = state.tensors()
-    rest = {name: value for name, value in values.items() if name not in tensors}
-    return list(tensors.values()), (type(state), tuple(tensors), tuple(rest.items()))
+    tensors = state.arrays()
+    others = tuple((name, x) for name, x in vars(state).items() if name not in tensors)
+    return list(tensors.values()), (tuple(tensors), others)
 
 
 def _unflatten(tensors, context):
-    kind, names, rest = context
-    return kind(**dict(zip(names, tensors, strict=True)), **dict(rest))
+    names, others = context
+    return StreamState(**dict(zip(names, tensors, strict=True)), **dict(others))
 
 
 _pytree.register_pytree_node(
