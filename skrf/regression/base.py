@@ -50,9 +50,16 @@ _FEW_ROWS = 32  # fewer rows than these say too little of the scale of the data
 class KernelEstimator(TakesBatches, EstimatorBase):
     """Base of the estimators on sums of features.
 
-    A subclass defines `_fit_map(data, is_first_batch)`, which sets ``feature_map_`` and returns
-    `_before(maps, data)`, a fit to no rows; `_bytes_of_sums`; `_hold(fitted)`, which sets what is
-    public; and, for labels or targets, `_checked` and `_to_sum`.
+    All of them share one template of a fit::
+
+        draft, data = self._read(X, y, sample_weight)  # _checked, _to_sum, _weighted_by_class
+        before = draft._fit_map(data)  # sets feature_map_, and returns a fit to no rows
+        draft._finish(before.added(data))  # solves, and sets what is public
+        commit(self, draft)
+
+    `partial_fit` leaves out `_fit_map` after the first batch, `merge` finishes the merged fit of
+    two estimators, and `fit_batches` does each step in a pass of its own. A subclass defines the
+    steps that are named here, and `_bytes_of_sums`.
     """
 
     _foreign_parameters = GAMMA
@@ -125,7 +132,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
             is_first_batch = before is None and not forget
             if before is None:
                 before = draft._fit_map(data, is_first_batch=is_first_batch)
-            draft._finished(before.added(data))
+            draft._finish(before.added(data))
             if forget:
                 draft._check_fit(data)
             if is_first_batch:
@@ -191,11 +198,8 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, np.arange(len(y)))
         return draft, Data(X, y, weights, numbers, *draft._to_sum(y, classes))
 
-    def _finished(self, fitted):
-        """Return this draft with its fit to all rows."""
-        return self._hold(fitted)
-
-    def _hold(self, fitted):
+    def _finish(self, fitted):
+        """Solve for all rows that are summed, set what is public, and return this draft."""
         self._fitted = fitted
         return self
 
@@ -237,7 +241,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         what = next(self._differences(other), None)
         if what is not None:
             raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
-        return draft_of(self, forget=False)._finished(self._fitted.merge(other._fitted))
+        return draft_of(self, forget=False)._finish(self._fitted.merge(other._fitted))
 
     def _differences(self, other):
         """Yield what keeps two fitted estimators from being merged."""

@@ -54,7 +54,7 @@ def passes(model, classes, scope):
         summary = yield Pass("statistics", summary_of)
         draft = planned(model, summary)
         sums = yield Pass("sums", partial(summed, draft), is_last=True)
-    return draft._finished(_under(draft._fitted, sums))
+    return draft._finish(_under(draft._fitted, sums))
 
 
 def surveyed(model, scope, classes, X, y, weights, number):

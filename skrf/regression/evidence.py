@@ -6,7 +6,7 @@ from sklearn.utils import gen_batches
 from .._arrays import take
 from .._warnings import warn
 from ..features import as_feature_map
-from .data import merged_copies, merged_rows
+from .data import merged_copies, merged_rows, stratified
 from .moments import beside_threads, features_of, moments_of_rows
 from .solve import Spectrum
 
@@ -78,8 +78,8 @@ def sigma_by_evidence(feature_map, data):
     """
     scale, (data, sizes) = data.resolved("scale"), merged_rows(data)
     if len(data.y) > _ROWS:
-        rows = np.random.default_rng(0).permutation(len(data.y))[:_ROWS]
-        data, sizes = merged_rows(data.part(np.sort(rows)))
+        rows = stratified(np.zeros(len(data.y), int), _ROWS)
+        data, sizes = merged_rows(data.part(rows))
     fit = data.fit_at_sigma(feature_map)
 
     def loss(sigma):

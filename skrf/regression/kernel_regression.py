@@ -249,11 +249,11 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         groups, target = self._coded(y, classes)
         return target, groups, np.empty((len(y), 0)), len(self.classes_)
 
-    def _hold(self, sums):
+    def _finish(self, sums):
         self.class_count_, self.prior_share_ = sums.weights.copy(), sums.prior_share
         if self.multilabel_:
             self.class_count_ = sums.weights * sums.targets.mean
-        return super()._hold(sums)
+        return super()._finish(sums)
 
     def predict(self, X: Array) -> Result:
         """Return the most probable class; ties go to the first class.
@@ -500,7 +500,7 @@ class KernelRegressor(Regression, KernelRegression):
     True
     """
 
-    def _finished(self, sums):
+    def _finish(self, sums):
         if (sums.targets.most - sums.targets.least).max(initial=0) > _DOUBLE_BITS:
             warnings.warn(
                 f"Targets of y that are 2^{_DOUBLE_BITS} times smaller than the largest of their "
@@ -508,7 +508,8 @@ class KernelRegressor(Regression, KernelRegression):
                 RuntimeWarning,
                 stacklevel=4,
             )
-        return super()._finished(sums)
+        self.target_mean_ = sums.targets.mean
+        return super()._finish(sums)
 
     def _to_sum(self, y, classes):
         return y, np.zeros(len(y), dtype=int), y.reshape(len(y), -1), 1
@@ -516,10 +517,6 @@ class KernelRegressor(Regression, KernelRegression):
     @property
     def _outputs(self):
         return getattr(self._fitted.targets, "shape", None)
-
-    def _hold(self, sums):
-        self.target_mean_ = sums.targets.mean
-        return super()._hold(sums)
 
     def predict(self, X: Array) -> Result:
         """Return the weighted means of the training targets.

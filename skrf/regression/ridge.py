@@ -183,12 +183,16 @@ class Ridge(KernelEstimator):
         """Return whether pairs of classes are solved on the exact kernel of their own rows."""
         return False
 
-    def _finished(self, fitted):
+    def _finish(self, fitted):
         with narrow_blas(fitted.n_columns):
             solution = self._solution(fitted)
         if fitted.basis is not None:
             solution = solution.lifted(fitted.basis)
-        return super()._finished(replace(fitted, exact=None, solution=solution, total=None))
+        coef, intercept = map(read_only, self._linear(solution))
+        self.alpha_, self.intercept_ = solution.alpha, intercept
+        if not isinstance(fitted.maps[0], KernelMap) and not solution.reads_rows:
+            self.component_coef_ = coef.T
+        return super()._finish(replace(fitted, exact=None, solution=solution, total=None))
 
     @property
     def _outputs(self):
@@ -201,13 +205,6 @@ class Ridge(KernelEstimator):
             f"{type(self).__name__} has no coef_, which would hold coefficients of the columns of "
             "X: component_coef_ holds those of the components of feature_map_."
         )
-
-    def _hold(self, fitted):
-        coef, intercept = map(read_only, self._linear(fitted.solution))
-        self.alpha_, self.intercept_ = fitted.solution.alpha, intercept
-        if not isinstance(fitted.maps[0], KernelMap) and not fitted.solution.reads_rows:
-            self.component_coef_ = coef.T
-        return super()._hold(fitted)
 
     def _linear(self, solution):
         return solution.linear
@@ -376,13 +373,14 @@ class ApproxKernelRidge(Regression, Ridge):
         if not self._least_alpha():
             check_noise_by_leave_one_out(self._fitted, data)
 
-    def _hold(self, fitted):
-        super()._hold(fitted)
+    def _finish(self, fitted):
+        super()._finish(fitted)
+        solution = self._fitted.solution
         with np.errstate(over="ignore"):
-            self.noise_variance_ = read_only(fitted.solution.posterior.deviation**2)
+            self.noise_variance_ = read_only(solution.posterior.deviation**2)
         if not fitted.shape:
             self.intercept_ = float(self.intercept_[0])
-            if not fitted.solution.reads_rows:
+            if not solution.reads_rows:
                 self.component_coef_ = self.component_coef_[0]
         return self
 
@@ -854,127 +852,6 @@ _CONSTRAINTS = {
 # ---------------------------------------------------------------- what both searches share
 
 
-def _searched(draft, y, data, groups=None):
-    """Return a fit to no rows under the map that a search of rows chooses.
-
-    Where pairs of classes are solved in their own rows, it is an unsolved fit to all of them.
-    """
-    y, rows = rows_of_folds(draft, y, data)
-    result = _search(draft, rows, _splits(draft, y, rows, groups)).run()
-    draft._take(result)
-    return _chosen_fit(draft, data, result)
-
-
-def _is_closed_form(self):
-    """Return whether alpha alone is chosen, by the leverages of rows."""
-    return self.sigmas is None and isinstance(self.cv, Integral) and self.max_leaf_size is None
-
-
-def _splits(self, y, data, groups):
-    """Return the splits of a search, which leaves out the rows of leaves one by one."""
-    if self.max_leaf_size is None:
-        return splits_of(self, y, data, groups)
-    default = signature(type(self)).parameters["cv"].default
-    if not (isinstance(self.cv, Integral) and self.cv == default):
-        raise ValueError(
-            f"cv must be left at {default} with max_leaf_size={self.max_leaf_size}, which leaves "
-            f"out rows one by one, got {self.cv!r}."
-        )
-    rows = [np.arange(len(data.y))]
-    return Splits(rows, rows, len(data.y))
-
-
-def _fitted_by_leave_one_out(draft, data):
-    """Return a fit with the map's own sigma, and choose alpha by exact leave-one-out."""
-    fitted = draft._fit_map(data).added(data)
-    moments = fitted.moments.together
-    rows = merged_copies(data, is_classifier(draft))
-    given = rows, moments, positive_array("alphas", draft.alphas), fitted.basis
-    with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
-        errors = leave_one_out_errors(fitted.maps[0], *given)
-    _take_alpha(draft, moments, errors)
-    return fitted
-
-
-def _take_alpha(draft, moments, errors):
-    """Choose alpha by mean squared errors of rows that are left out one by one."""
-    sigmas = np.array([draft.sigma_] if hasattr(draft, "sigma_") else [])
-    rounding = ROUNDING * np.mean(moments.squares) / moments.total
-    equal = Equal(rounding=rounding, unit=moments.unit.max())
-    grid = grid_of(sigmas, positive_array("alphas", draft.alphas))
-    table = search(grid, lambda sigma: [-errors], equal, is_split=False)
-    draft._take(SearchResult(*best_point(table), table))
-
-
-def _search(draft, data, splits):
-    """Return the search of an estimator."""
-    most = draft.subsample if draft.max_leaf_size is None else None
-    rows, sigmas = SearchRows(data, splits, draft.cv, most), np.array([])
-    sample = rows.first[0]
-    if draft.sigmas is not None:
-        sigmas = sigma_grid(draft.sigmas, data, _DECADES)
-    is_sample = data.statistics is not None  # of batches, whose rows have sums alone
-    feature_map, learns = None, False
-    is_of_pairs = not is_sample and draft._solves_pairs(data)
-    if not is_of_pairs:
-        sigma = float(sigmas[0]) if len(sigmas) else None
-        feature_map = draft._map_at(sigma, sample)
-        learns = needs_targets(feature_map, sample.target)
-        draft._check_size(feature_map, sample, 2 if learns else 4 * len(splits))
-    return RidgeSearch(
-        rows=rows,
-        feature_map=feature_map,
-        sigmas=sigmas,
-        alphas=positive_array("alphas", draft.alphas),
-        scorer=scorer_of(draft),
-        learns=learns,
-        max_leaf_size=draft.max_leaf_size,
-        verbose=draft.verbose,
-        **draft._of_classes(feature_map, len(sample.y)),
-    )
-
-
-def needs_targets(feature_map, target):
-    """Return whether a map learns from the targets, which is assumed if it does not say.
-
-    Landmarks can do without: a search then shares them among all folds.
-    """
-    if isinstance(feature_map, ClusterNystroem) and feature_map.centers == "auto":
-        return False
-    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(target)
-
-
-def _chosen_fit(draft, data, result):
-    if result.fit is None:
-        return draft._fit_pairs(data, result.sigma)
-    feature_map = draft._map_at(result.sigma or None, data)
-    is_exact = isinstance(draft.feature_map, str)  # with every row a landmark
-    if isinstance(feature_map, ClusterNystroem) and not (is_exact or is_classifier(draft)):
-        fitted_map = result.fit(result.sigma)  # numbers keep the landmarks of the search
-    elif draft.sigmas is None:
-        fitted_map = data.fitted(feature_map)
-    else:
-        fitted_map = data.fit_at_sigma(feature_map)(result.sigma)
-    return draft._fit_with(fitted_map, data)
-
-
-def _with_alpha(self, fitted):
-    """Choose alpha after batches, which are not seen again, by generalised cross-validation."""
-    if not hasattr(self, "alpha_"):
-        moments = fitted.moments.together
-        with narrow_blas(moments.n_columns):
-            errors = Spectrum(moments).cross_validation(np.asarray(self.alphas, float))
-        _take_alpha(self, moments, errors)
-    return fitted
-
-
-def _without_moments(self):
-    """Drop the sums of a search, to which nothing can be added."""
-    if self.sigmas is not None:
-        self._fitted = replace(self._fitted, moments=None, sizes=None)
-    return self
-
-
 class RidgeCV:
     """What both searches share: a fit that searches, of rows at once or in batches."""
 
@@ -1008,24 +885,143 @@ class RidgeCV:
         """
         draft, data = self._read(X, y, sample_weight)
         note_names(draft)
-        if _is_closed_form(self):
-            return commit(self, draft._finished(_fitted_by_leave_one_out(draft, data)))
-        return commit(self, draft._finished(_searched(draft, y, data, groups).added(data)))
+        if self._is_closed_form:
+            fitted = draft._fit_by_leave_one_out(data)
+        else:
+            fitted = draft._fit_by_search(y, data, groups).added(data)
+        return commit(self, draft._finish(fitted))
+
+    # ------------------------------------------------------------ alpha alone
+
+    @property
+    def _is_closed_form(self):
+        """Whether alpha alone is chosen, by the leverages of rows."""
+        return self.sigmas is None and isinstance(self.cv, Integral) and self.max_leaf_size is None
+
+    def _fit_by_leave_one_out(self, data):
+        """Return a fit with the map's own sigma, and choose alpha by exact leave-one-out."""
+        fitted = self._fit_map(data).added(data)
+        moments = fitted.moments.together
+        rows = merged_copies(data, is_classifier(self))
+        given = rows, moments, positive_array("alphas", self.alphas), fitted.basis
+        with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
+            errors = leave_one_out_errors(fitted.maps[0], *given)
+        self._set_alpha(moments, errors)
+        return fitted
+
+    def _set_alpha(self, moments, errors):
+        """Choose alpha by mean squared errors of rows that are left out one by one."""
+        sigmas = np.array([self.sigma_] if hasattr(self, "sigma_") else [])
+        rounding = ROUNDING * np.mean(moments.squares) / moments.total
+        equal = Equal(rounding=rounding, unit=moments.unit.max())
+        grid = grid_of(sigmas, positive_array("alphas", self.alphas))
+        table = search(grid, lambda sigma: [-errors], equal, is_split=False)
+        self._set_result(SearchResult(*best_point(table), table))
+
+    # ------------------------------------------------------------ searches
+
+    def _fit_by_search(self, y, data, groups=None):
+        """Return a fit to no rows under the map that a search of rows chooses.
+
+        Where pairs of classes are solved in their own rows, it is an unsolved fit to all of them.
+        """
+        y, rows = rows_of_folds(self, y, data)
+        result = self._search_of(rows, self._splits(y, rows, groups)).run()
+        self._set_result(result)
+        if result.fit is None:
+            return self._fit_pairs(data, result.sigma)
+        feature_map = self._map_at(result.sigma or None, data)
+        is_exact = isinstance(self.feature_map, str)  # with every row a landmark
+        if isinstance(feature_map, ClusterNystroem) and not (is_exact or is_classifier(self)):
+            fitted_map = result.fit(result.sigma)  # numbers keep the landmarks of the search
+        elif self.sigmas is None:
+            fitted_map = data.fitted(feature_map)
+        else:
+            fitted_map = data.fit_at_sigma(feature_map)(result.sigma)
+        return self._fit_with(fitted_map, data)
+
+    def _splits(self, y, data, groups):
+        """Return the splits of a search, which leaves out the rows of leaves one by one."""
+        if self.max_leaf_size is None:
+            return splits_of(self, y, data, groups)
+        default = signature(type(self)).parameters["cv"].default
+        if not (isinstance(self.cv, Integral) and self.cv == default):
+            raise ValueError(
+                f"cv must be left at {default} with max_leaf_size={self.max_leaf_size}, which "
+                f"leaves out rows one by one, got {self.cv!r}."
+            )
+        rows = [np.arange(len(data.y))]
+        return Splits(rows, rows, len(data.y))
+
+    def _search_of(self, data, splits):
+        """Return the `RidgeSearch` of validated rows."""
+        most = self.subsample if self.max_leaf_size is None else None
+        rows, sigmas = SearchRows(data, splits, self.cv, most), np.array([])
+        sample = rows.first[0]
+        if self.sigmas is not None:
+            sigmas = sigma_grid(self.sigmas, data, _DECADES)
+        is_sample = data.statistics is not None  # of batches, whose rows have sums alone
+        feature_map, learns = None, False
+        if is_sample or not self._solves_pairs(data):
+            sigma = float(sigmas[0]) if len(sigmas) else None
+            feature_map = self._map_at(sigma, sample)
+            learns = needs_targets(feature_map, sample.target)
+            self._check_size(feature_map, sample, 2 if learns else 4 * len(splits))
+        return RidgeSearch(
+            rows=rows,
+            feature_map=feature_map,
+            sigmas=sigmas,
+            alphas=positive_array("alphas", self.alphas),
+            scorer=scorer_of(self),
+            learns=learns,
+            max_leaf_size=self.max_leaf_size,
+            verbose=self.verbose,
+            **self._of_classes(feature_map, len(sample.y)),
+        )
+
+    def _of_classes(self, feature_map, n_rows):
+        """Return what a search knows of classes, by the names of its parameters."""
+        return {}
+
+    def _set_result(self, result):
+        """Set what a search tells."""
+        self.alpha_, self.best_score_, self.cv_results_ = result.alpha, result.score, result.table
+        if result.sigma:
+            self.sigma_ = result.sigma
+        if result.n_rows is not None:
+            self.n_samples_searched_ = result.n_rows
+        if result.decision is not None:
+            self.decisions_, self.probability_scale_ = name_of(result.decision), result.scale
+
+    # ------------------------------------------------------------ steps of a fit
 
     def _fit_map(self, data, is_first_batch=False):
         """Return a fit to no rows, under the map that a search of a sample of all rows chooses."""
         if self.sigmas is None:
             return super()._fit_map(data, is_first_batch)
-        return _searched(self, data.y, data)
+        return self._fit_by_search(data.y, data)
+
+    def _finish(self, fitted):
+        if not hasattr(self, "alpha_"):  # of batches, which are not seen again
+            moments = fitted.moments.together
+            with narrow_blas(moments.n_columns):
+                errors = Spectrum(moments).cross_validation(np.asarray(self.alphas, float))
+            self._set_alpha(moments, errors)
+        super()._finish(fitted)
+        if self.sigmas is not None:  # nothing can be added to the sums of a search
+            self._fitted = replace(self._fitted, moments=None, sizes=None)
+        return self
+
+    def _least_alpha(self):
+        return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
+
+    # ------------------------------------------------------------ batches
 
     def _leaves_sigma_open(self, feature_map):
         return self.sigmas is not None
 
     def _map_of_batches(self, sigma):
         return self._prepared(sigma, hint=self._hint)
-
-    def _least_alpha(self):
-        return getattr(self, "alpha_", positive_array("alphas", self.alphas).min())
 
     def _passes(self, classes, scope):
         if self.sigmas is None:
@@ -1041,15 +1037,15 @@ class RidgeCV:
     def _obstacle_to_batches(self):
         return super()._obstacle_to_batches() or HAS_FOLDS
 
-    def _take(self, result):
-        """Set what a search tells."""
-        self.alpha_, self.best_score_, self.cv_results_ = result.alpha, result.score, result.table
-        if result.sigma:
-            self.sigma_ = result.sigma
-        if result.n_rows is not None:
-            self.n_samples_searched_ = result.n_rows
-        if result.decision is not None:
-            self.decisions_, self.probability_scale_ = name_of(result.decision), result.scale
+
+def needs_targets(feature_map, target):
+    """Return whether a map learns from the targets, which is assumed if it does not say.
+
+    Landmarks can do without: a search then shares them among all folds.
+    """
+    if isinstance(feature_map, ClusterNystroem) and feature_map.centers == "auto":
+        return False
+    return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(target)
 
 
 # ---------------------------------------------------------------- the estimators
@@ -1177,12 +1173,6 @@ class ApproxKernelRidgeCV(RidgeCV, ApproxKernelRidge):
         self.max_leaf_size = max_leaf_size
         self.random_state = random_state
         self.verbose = verbose
-
-    def _of_classes(self, feature_map, n_rows):
-        return {}
-
-    def _finished(self, fitted):
-        return _without_moments(super()._finished(_with_alpha(self, fitted)))
 
 
 class ApproxKernelRidgeClassifierCV(RidgeCV, ApproxKernelRidgeClassifier):
@@ -1338,11 +1328,8 @@ class ApproxKernelRidgeClassifierCV(RidgeCV, ApproxKernelRidgeClassifier):
         is_known = hasattr(self, "decisions_")  # of a search
         return DECISIONS[self.decisions_] if is_known else super()._default_decision(n_columns)
 
-    def _finished(self, fitted):
-        return _without_moments(super()._finished(_with_alpha(self, fitted)))
-
     def _obstacle_to_probabilities(self):
-        if _is_closed_form(self):
+        if self._is_closed_form:
             return "probabilities need folds. Pass sigmas, or use CalibratedClassifierCV."
         if getattr(self, "multilabel_", False):
             return "y had several labels per row: calibrate one classifier per label."
