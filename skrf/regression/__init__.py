@@ -7,17 +7,10 @@ one pass, `partial_fit` is exact, and the order of the rows does not matter.
 
 from .decide import Argmax, Decision, Discriminants, OneVsOne, Problem
 from .kernel_machine import KernelMachineClassifier, KernelMachineRegressor
-from .kernel_regression import (
-    KernelRegressionClassifier,
-    KernelRegressor,
-)
+from .kernel_regression import KernelRegressionClassifier, KernelRegressor
 from .relevance import RelevanceProjection, RelevanceScaler
-from .ridge import (
-    ApproxKernelRidge,
-    ApproxKernelRidgeClassifier,
-    ApproxKernelRidgeClassifierCV,
-    ApproxKernelRidgeCV,
-)
+from .ridge import ApproxKernelRidge, ApproxKernelRidgeClassifier
+from .ridge_search import ApproxKernelRidgeClassifierCV, ApproxKernelRidgeCV
 
 __all__ = [
     "ApproxKernelRidge",
