@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,8 @@ from sklearn.model_selection import cross_val_score, train_test_split
 
 from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegressor
 from skrf.regression import blend, kernel_machine, members, near_far
-from skrf.regression.blend import PairCalibration, pair_logs
-from skrf.regression.decide import of_pairs
+from skrf.regression.blend import ClassCalibration, class_logs
+from skrf.regression.decide import of_all_classes, of_pairs
 from skrf.regression.members import (
     HalfScales,
     Hyperparameters,
@@ -164,6 +165,20 @@ def test_members_are_dense_regressions_of_classes(n_classes, kernel, limits):
     assert checked > 5
 
 
+@ALL_LIMITS
+def test_members_of_many_classes_are_dense_regressions_of_each(limits):
+    given = replace(data(3, limits), problems=[of_all_classes(3)])
+    half = HalfScales({"laplacian": [None, SCALES["laplacian"]]}, JUDGES)
+    member, judged, _ = fit_member(given, KERNELS[0], Hyperparameters(1, 1.1, 0.3), half)
+    rows, predicted = np.arange(N), member.predict(COLUMNS)
+    for k in range(3):
+        signs = np.where(given.codes == k, 1.0, -1.0)
+        expected = solved(member, rows, signs, 0.3 / WEIGHTS, COLUMNS)
+        assert_allclose(predicted[:, k], expected, rtol=1e-3, atol=1e-3)
+        for row, value in leave_one_out(member, rows, signs, np.full(N, 0.3), WEIGHTS).items():
+            assert judged[list(JUDGES).index(row), k] == pytest.approx(value, abs=2e-4)
+
+
 @ALL_KERNELS
 def test_sigma_is_that_of_the_same_kernel_elsewhere(kernel):
     _, member, _, _ = fitted("numbers", kernel, LARGE)
@@ -264,10 +279,20 @@ def test_a_search_climbs_to_a_local_minimum():
 # ---------------------------------------------------------------- blends
 
 
+@pytest.mark.parametrize("kind, by", blend._CLASS_MAPS)
+def test_logs_of_many_classes_are_their_definition(kind, by):
+    values = np.linspace(-1.5, 1.5, 12).reshape(4, 3)
+    logs = class_logs(values, 3, kind, by)
+    shares = (1 + values) / 2
+    expected = np.exp(2 * values) if kind == "softmax" else np.maximum(shares, 0)
+    gaps = np.abs(np.exp(logs) - expected)
+    assert (np.diff(logs) > 0).all() and gaps.max() <= (by / 2 if kind == "share" else 0)
+
+
 @pytest.mark.parametrize("kind, by", blend._MAPS)
-def test_pair_logs_are_their_definition(kind, by):
+def test_class_logs_are_their_definition(kind, by):
     values = RNG.normal(size=(5, 6))
-    logs = pair_logs(values, 4, kind, by)
+    logs = class_logs(values, 4, kind, by)
     against = np.zeros((5, 4, 4))
     for place, (i, j) in enumerate(itertools.combinations(range(4), 2)):
         if by > 0:
@@ -292,7 +317,7 @@ def test_calibrations_make_probabilities_of_least_loss():
     signs = np.array([[-1, -1, 0], [1, 0, -1], [0, 1, 1]])[codes]
     values = 0.3 * signs + 0.4 * RNG.normal(size=(400, 3))
     weights = RNG.uniform(0.5, 2, 400)
-    found = PairCalibration.of(values, codes, weights, 3)
+    found = ClassCalibration.of(values, codes, weights, 3)
     logs = found(values)
     assert_allclose(np.exp(logs).sum(axis=1), 1)
 
@@ -304,8 +329,8 @@ def test_calibrations_make_probabilities_of_least_loss():
     for name, step in (("scale", 0.05), ("offsets", np.array([0.05, 0, -0.05]))):
         for sign in (-1, 1):
             moved = vars(found) | {name: getattr(found, name) + sign * step}
-            assert loss(found) < loss(PairCalibration(**moved)) + 2e-5
-    assert loss(found) < loss(PairCalibration(("mean", 1.0), 1.0, np.zeros(3), found.smoothing))
+            assert loss(found) < loss(ClassCalibration(**moved)) + 2e-5
+    assert loss(found) < loss(ClassCalibration(("mean", 1.0), 1.0, np.zeros(3), found.smoothing))
 
 
 def test_weights_of_blends_are_optimal():
@@ -603,6 +628,21 @@ def test_lines_of_progress(capsys):
     KernelMachineClassifier(random_state=0, verbose=1).fit(X[::2], y[::2])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 and all(line.startswith("[fit]") for line in lines)
+
+
+def test_many_classes_share_one_regression():
+    rng = np.random.default_rng(0)
+    centers, codes = 3 * rng.normal(size=(35, 6)), np.arange(35 * 16) % 35
+    X = centers[codes] + rng.normal(size=(len(codes), 6))
+    model = KernelMachineClassifier(random_state=0).fit(X[:280], codes[:280])
+    assert all(member.coef.shape[1] == 35 for member in model.estimators_)
+    assert len(pickle.dumps(model)) < 3e6
+    shares = model.predict_proba(X[280:])
+    assert_allclose(shares.sum(axis=1), 1)
+    loss = -np.mean(np.log(shares[np.arange(280), codes[280:]]))
+    assert model.score(X[280:], codes[280:]) > 0.8
+    assert loss == pytest.approx(-model.best_score_, abs=0.2)
+    assert model.feature_importances_.min() > 0.05
 
 
 @pytest.mark.filterwarnings("ignore:The number of unique classes:UserWarning")

@@ -15,6 +15,8 @@ from .decide import coupled, signs_of
 # (1 + value) / 2 with some slack, shown by its negative; averaged over the pairs, or coupled.
 _MAPS = [("mean", by) for by in (1.0, 2.0, 4.0, 8.0, -0.02, -0.1, -0.3, -1.0)]
 _MAPS += [("coupled", by) for by in (1.0, 2.0, 4.0, 8.0, -0.02)]
+# Values of classes are logarithms, or shares with a smooth lower bound.
+_CLASS_MAPS = [("softmax", 2.0), *(("share", by) for by in (0.003, 0.01, 0.03, 0.1, 0.3))]
 _BEST_MAPS = 3  # that are optimised
 _LOOKS = (0.0, 0.7, 1.4)  # logarithms of a multiplier, by which they are chosen
 _MAP_ROWS = 4000  # on which
@@ -24,20 +26,27 @@ _STEPS = 60
 _ALL_STEPS, _RATE = 100, 4.0  # of weights of many classes
 
 
-def pair_logs(values, n_classes, kind, by):
+def class_logs(values, n_classes, kind, by):
     """Return logarithms of probabilities of classes, but for what is common to a row.
 
     Parameters
     ----------
-    values : ndarray of shape (n, P)
-        Regressions of all pairs of classes, positive for the second.
+    values : ndarray of shape (n, P) or (n, K)
+        Regressions of all pairs of classes, positive for the second, or of every class.
     n_classes : int
-        Number of classes.
-    kind : {"mean", "coupled"}
+        Number of classes, K.
+    kind : {"mean", "coupled", "softmax", "share"}
         Whether logarithms are averaged over the pairs of a class, or their probabilities coupled.
+        Of classes, whether values are logarithms or shares (1 + value) / 2, bounded smoothly.
     by : float
-        A multiplier of the values, or the slack of shares, negative.
+        A multiplier of the values; of pairs negative if it is the slack of shares, and of shares
+        where the bound begins.
     """
+    if kind == "softmax":
+        return by * values
+    if kind == "share":
+        shares = (1 + values) / 2
+        return np.log((shares + np.hypot(shares, by)) / 2)
     if by > 0:
         firsts, seconds = log_expit(-by * values), log_expit(by * values)
     else:
@@ -51,13 +60,13 @@ def pair_logs(values, n_classes, kind, by):
 
 
 @dataclass(frozen=True, eq=False)
-class PairCalibration:
-    """Logarithms of probabilities of classes from values of pairs.
+class ClassCalibration:
+    """Logarithms of probabilities of classes from values of all pairs, or of all classes.
 
     Parameters
     ----------
     map : tuple
-        The best of the maps of `pair_logs`.
+        The best of the maps of `class_logs`.
     scale : float
         Multiplies its logarithms.
     offsets : ndarray of shape (K,)
@@ -91,24 +100,25 @@ class PairCalibration:
         if n_rows > _MAP_ROWS:
             sample = np.sort(np.random.default_rng(0).permutation(n_rows)[:_MAP_ROWS])
         first_losses = []
-        for kind, by in _MAPS:
-            logs = pair_logs(values[sample], n_classes, kind, by)
+        maps = _MAPS if values.shape[1] == n_classes * (n_classes - 1) / 2 else _CLASS_MAPS
+        for kind, by in maps:
+            logs = class_logs(values[sample], n_classes, kind, by)
             points = [np.append(scale, np.zeros(n_classes)) for scale in _LOOKS]
             first_losses.append(min(loss(point, logs, sample)[0] for point in points))
         best = None
         for place in np.argsort(first_losses, kind="stable")[:_BEST_MAPS]:
-            logs = pair_logs(values, n_classes, *_MAPS[place])
+            logs = class_logs(values, n_classes, *maps[place])
             start, options = np.append(0.7, np.zeros(n_classes)), {"maxiter": _STEPS}
             optimum = minimize(loss, start, logs, jac=True, method="L-BFGS-B", options=options)
             if best is None or optimum.fun < best[0]:
-                best = optimum.fun, _MAPS[place], optimum.x
+                best = optimum.fun, maps[place], optimum.x
         _, chosen, point = best
         return cls(chosen, float(np.exp(point[0])), point[1:], 1 / n)
 
     def __call__(self, values):
         """Return the logarithms, (n, K)."""
         n_classes = len(self.offsets)
-        logs = pair_logs(values, n_classes, *self.map) * self.scale + self.offsets
+        logs = class_logs(values, n_classes, *self.map) * self.scale + self.offsets
         shares = (1 - self.smoothing) * softmax(logs, axis=1) + self.smoothing / n_classes
         return np.log(shares)
 

@@ -25,14 +25,15 @@ from .._validation import (
 from .._warnings import names_of
 from ..features import row_codes
 from .base import score
-from .blend import PairCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
+from .blend import ClassCalibration, weights_of_classes, weights_of_numbers, weights_of_two_classes
 from .data import check_class_weight, class_factors, codes_of_targets, copy_groups
-from .decide import of_pairs
+from .decide import of_all_classes, of_pairs
 from .importances import HeldOutRows
 from .members import HalfScales, Kernel, Limits, MemberSearch, TrainingData, fit_member
 from .table import Table, categories_of, comparable, read_columns, warn_of_text
 
 _AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")
+_MOST_PAIRED = 30  # classes, beyond which one regression has a target for each of them
 _FEW = 8  # distinct rows, below which no scales are learned
 _MOST_LOGIT = 12.0
 _LEAST_WEIGHT = 1e-12  # relative to the largest
@@ -53,7 +54,7 @@ class Blend:
         Weights of the kernels' predictions; of more than two classes, a kernel has two of them.
     offset : float
         Added to the logarithm of the odds of two classes.
-    calibrations : list of PairCalibration
+    calibrations : list of ClassCalibration
         Calibrations of the kernels' predictions of more than two classes.
     smoothing : float
         Share of the rows of two classes that are as likely to have either.
@@ -148,9 +149,9 @@ class FittedMembers:
         parts = np.split(weights, len(self.members)) if self.members else []
         chosen = [k for k, part in enumerate(parts) if part.any()]
         if calibrations:
-            parameters["calibrations"] = [
-                calibrations[i] for k in chosen for i in (2 * k, 2 * k + 1)
-            ]
+            n = len(self.data.modes)
+            places = [n * k + mode for k in chosen for mode in range(n)]
+            parameters["calibrations"] = [calibrations[place] for place in places]
         kept = np.concatenate([np.zeros(0), *(parts[k] for k in chosen)])
         members = [self.members[k] for k in chosen]
         blend = Blend(self.table, members, kept, held_out=self.held_out, **parameters)
@@ -407,8 +408,9 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
 
     Two classes are told apart by one step of the logistic loss from a ridge regression, more by
     regressions for all pairs with that step and without it; the step depends on the row itself, so
-    that its leave-one-out values are approximate. Probabilities of pairs are coupled, and blended
-    with those of other members, by the log loss of rows that were left out.
+    that its leave-one-out values are approximate. More than 30 classes are told apart by one ridge
+    regression for each, which share a factorisation. Probabilities of pairs are coupled, and
+    blended with those of other members, by the log loss of rows that were left out.
 
     References
     ----------
@@ -486,9 +488,10 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             loo_predictions = np.column_stack([np.zeros(len(codes)), weights @ logits + offset])
             parameters = {"offset": offset, "smoothing": 1 / data.weights.sum()}
         else:
-            parts = [part for values in predictions for part in np.hsplit(values, 2)]
+            n_modes = len(data.modes)
+            parts = [part for values in predictions for part in np.hsplit(values, n_modes)]
             calibrations = [
-                PairCalibration.of(part, codes, data.weights, n_classes) for part in parts
+                ClassCalibration.of(part, codes, data.weights, n_classes) for part in parts
             ]
             logs = np.stack([
                 calibration(part) for calibration, part in zip(calibrations, parts, strict=True)
@@ -518,6 +521,8 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         if n_classes == 2:
             targets = 2 * targets[:, 1:] - 1
         targets = targets - np.average(targets, axis=0, weights=weights)
+        if n_classes > _MOST_PAIRED:
+            return targets, codes, [of_all_classes(n_classes)]
         return targets, codes, of_pairs(n_classes)
 
     def decision_function(self, X: Array) -> np.ndarray:
@@ -544,7 +549,8 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         if len(self.classes_) == 2:
             logits = [_logits(values) for values in predictions]
             return np.tensordot(blend.weights, logits, 1) + blend.offset
-        parts = [part for values in predictions for part in np.hsplit(values, 2)]
+        n_modes = len(blend.calibrations) // len(predictions)
+        parts = [part for values in predictions for part in np.hsplit(values, n_modes)]
         logs = [calibrate(part) for calibrate, part in zip(blend.calibrations, parts, strict=True)]
         return log_softmax(np.tensordot(blend.weights, logs, 1), axis=1)
 

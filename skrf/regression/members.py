@@ -284,10 +284,15 @@ class TrainingData:
 
     @property
     def modes(self):
-        """Whether regressions take a step of the logistic loss: those of many classes do both."""
+        """Whether regressions take a step of the logistic loss: those of pairs of several do both.
+
+        Of many classes, a step of softmax would be judged too well by leave-one-out.
+        """
         if self.codes is None:
             return (False,)
-        return (True,) if len(self.problems) == 1 else (False, True)
+        if len(self.problems) > 1:
+            return False, True
+        return (len(self.problems[0].groups) == 2,)
 
     def subset(self, rows):
         """Return some of the rows, all of which count as distinct."""
@@ -568,7 +573,7 @@ def _fit_member(data, kernel, near_far, alpha, validation_rows):
                     expansions.append((np.zeros((0, 1)), np.zeros((len(near_far.X), 1)), level))
                     continue
                 rows = np.flatnonzero(np.isin(data.codes, problem.groups))
-                targets = np.where(data.codes[rows] == problem.groups[1], 1.0, -1.0)[:, None]
+                targets = problem.targets[np.searchsorted(problem.groups, data.codes[rows])]
             distinct = near_far.distinct_rows(rows, data.weights[rows])
             fit = fits.pop(0) if is_logistic and fits else None
             if fit is None:
