@@ -213,10 +213,6 @@ class LogMatrix:
         """Return log sum_j exp(logs_ij + vector_j) for every row i, and for every vector."""
         return _log_matvec(self.values, vector, self.top, self.logs, vector)
 
-    def turned_product(self, vector):
-        """Return log sum_i exp(logs_ij + vector_i) for every column j, without `turned`."""
-        return _log_matvec(self.values.T, vector + self.top, 0.0, self.logs.T, vector)
-
     def log_rows(self, block, other):
         """Return log sum_f exp(logs_if + other.logs_jf) for a slice of rows i and all rows j."""
         with np.errstate(divide="ignore"):

@@ -135,14 +135,14 @@ def test_products_of_a_matrix_of_logarithms(seed, size, width):
     atol = 1e-15 * (1 + abs(logs[logs > -np.inf]).max(initial=0) + 4 * width)
     by_rows, by_columns = logs + vectors[0], logs + vectors[1][:, None]
     assert_allclose(matrix.product(vectors[0]), log_sum_exp(by_rows), 1e-13, atol)
-    assert_allclose(matrix.turned_product(vectors[1]), log_sum_exp(by_columns, 0), 1e-13, atol)
+    assert_allclose(matrix.turned.product(vectors[1]), log_sum_exp(by_columns, 0), 1e-13, atol)
     other = LogMatrix(width * rng.normal(size=(5, 4)))
     pairs = log_sum_exp(logs[:, None] + other.logs)
     for block in (slice(0, 4), slice(4, 6)):
         assert_allclose(matrix.log_rows(block, other), pairs[block], 1e-13, atol)
     nothing = np.full(6, -np.inf)
     assert (matrix.product(nothing[:4]) == -np.inf).all()
-    assert (matrix.turned_product(nothing) == -np.inf).all()
+    assert (matrix.turned.product(nothing) == -np.inf).all()
 
 
 @pytest.mark.parametrize("size", [1.0, 1e3, 1e5])

@@ -44,6 +44,10 @@ class Potential:
         vars(other)["turned"] = self
         return other
 
+    def __getstate__(self):
+        # The two refer to each other, which not every format can hold.
+        return {name: value for name, value in vars(self).items() if name != "turned"}
+
     @cached_property
     def _kept_rows(self):
         return self._rows(slice(None))
