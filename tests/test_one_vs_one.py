@@ -28,9 +28,8 @@ from skrf.regression import OneVsOne, decide
 from skrf.regression.data import Targets, stratified
 from skrf.regression.decide import Argmax, best_classes, of_pairs, votes
 from skrf.regression.moments import moments_of_groups, moments_of_rows
-from skrf.regression.rows import RowSystem
 from skrf.regression.search import Equal, RidgeSearch, simplest, two_best_sigmas
-from skrf.regression.solve import solve_problems
+from skrf.regression.solve import RowSystem, solve_problems
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3))

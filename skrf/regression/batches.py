@@ -76,13 +76,6 @@ def surveyed(model, scope, classes, X, y, weights, number):
 
 def planned(model, summary):
     """Return a draft with a fitted map and empty sums."""
-    draft, data = drafted(model, summary)
-    draft._fitted = draft._fit_map(data)
-    return draft
-
-
-def drafted(model, summary):
-    """Return a draft with columns and classes set, and the rows of the sample."""
     sample = summary.sample
     if sample is None:
         raise ValueError(NO_ROWS)
@@ -91,20 +84,16 @@ def drafted(model, summary):
     draft._check_class_weight()
     if summary.names is not None:
         draft.feature_names_in_ = summary.names
-    return draft, replace(data, statistics=summary.statistics)
+    draft._fitted = draft._fit_map(replace(data, statistics=summary.statistics))
+    return draft
 
 
-def summed(draft, *batch):
-    """Return the sums of a batch, None if its classes have no weight."""
-    data = _read(draft, *batch)
-    return bare(draft._fitted.added(data)) if len(data.y) else None
-
-
-def _read(draft, X, y, weights, _number):
-    """Return the rows of a batch under a planned draft."""
+def summed(draft, X, y, weights, _number):
+    """Return the sums of a batch under a planned draft, None if its classes have no weight."""
     classes = getattr(draft, "classes_", None)
     draft, data = draft._read_rows(X, y, weights, forget=False, classes=classes)
-    return draft._weighted_by_class(data, is_batch=True)
+    data = draft._weighted_by_class(data, is_batch=True)
+    return bare(draft._fitted.added(data)) if len(data.y) else None
 
 
 def _under(before, sums):

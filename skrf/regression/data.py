@@ -532,11 +532,10 @@ def sums_of_splits(nothing, data, splits):
     if not splits.are_folds:
         return [nothing.added(data.part(as_slice(train))) for train in splits.trains]
     folds = [nothing.added(data.part(as_slice(test))) for test in splits.tests]
-    before, after = (
-        list(accumulate(side, lambda one, other: one.merge(other), initial=nothing))
-        for side in (folds[:-1], folds[:0:-1])
-    )
-    return [one.merge(other) for one, other in zip(before, after[::-1], strict=True)]
+    merge = type(nothing).merge
+    before = accumulate(folds[:-1], merge, initial=nothing)
+    after = list(accumulate(folds[:0:-1], merge, initial=nothing))
+    return list(map(merge, before, after[::-1]))
 
 
 def stratified(codes, most, least=0):

@@ -238,6 +238,7 @@ def votes(values):
     return scores @ like(signs_of(n_classes).T, scores) + (n_classes - 1) / 2
 
 
+@cache
 def n_classes_of(n_pairs):
     """Return how many classes have so many pairs."""
     return int(round((1 + np.sqrt(1 + 8 * n_pairs)) / 2))

@@ -19,8 +19,8 @@ from .data import Data, Splits, as_slice, stratified, sums_of_splits
 from .decide import best_classes, losses
 from .moments import RidgeSums, beside_threads, features_of, held_features, moments_of_groups
 from .near_far import NearFarKernel, NearFarRows, check_leaves, sampled
-from .rows import RowSystem, kernel_between
-from .solve import Solution, solve_problems, values_of
+from .rows import kernel_between
+from .solve import RowSystem, Solution, solve_problems, values_of
 
 _MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB
 _MOST_ROWS = 4096  # whose products are held, where pairs are solved in their rows

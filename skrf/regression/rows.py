@@ -1,24 +1,21 @@
-"""The exact kernel with every training row, and ridge regressions solved in rows by it.
+"""The exact kernel with every training row, as features and for regressions of pairs of classes.
 
 A regression among some classes needs no other rows, so there is no matrix of all of them: pairs of
 classes cost the sum of (n_i + n_j)^3 / 3, and the largest matrix is that of the largest pair.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dposv
 
 from .._arrays import largest_entry, like, namespace, scaled_squares, to_host
 from .._memory import check_fits
 from .._sums import Rows
-from .._threads import run_all, serial_blas
+from .._threads import serial_blas
 from ..features import FeatureMap
-from .solve import Solution, shifted
+from .solve import RowSystem, Solution
 
 _PRECISE = 256.0  # exponents for which float64 is used
 
@@ -80,134 +77,6 @@ class KernelMap(ExactMap):
         xp = namespace(logs)
         top = xp.max(logs, axis=1, keepdims=True)
         return Rows(xp.exp(logs - top), top)
-
-
-# ---------------------------------------------------------------- regressions in rows
-
-
-@dataclass(frozen=True, eq=False)
-class RowSystem:
-    """Rows in the order of their classes, and the kernel between them.
-
-    Parameters
-    ----------
-    kernel : callable
-        Returns the kernel of the rows of two slices.
-    codes : ndarray of int of shape (n,)
-        Classes of the rows, in order.
-    weights : ndarray of shape (n,) or None
-        Their weights.
-    n_classes : int
-        Number of classes.
-    """
-
-    kernel: Callable
-    codes: np.ndarray
-    weights: np.ndarray | None
-    n_classes: int
-
-    @classmethod
-    def of_gram(cls, gram, codes, weights, n_classes):
-        """Return the system of rows whose kernel is known."""
-        return cls(lambda one, two: gram[one, two], codes, weights, n_classes)
-
-    def solve_duals(self, problems, alphas):
-        """Return, for every problem, slices of rows, their coefficients and offsets.
-
-        These are those of the kernel with each row, (n, T, n_alphas), and (T, n_alphas).
-        """
-        ends = np.searchsorted(self.codes, range(1, self.n_classes + 1))
-        slices = [slice(*pair) for pair in pairwise([0, *ends.tolist()])]
-        counts = np.bincount(self.codes, minlength=self.n_classes)
-
-        def of_problem(problem):
-            rows = [slices[k] for k in problem.groups]
-            n_rows = [one.stop - one.start for one in rows]
-            targets = np.repeat(problem.targets, n_rows, axis=0)
-            if problem.lacks_a_side(counts):
-                offset = np.repeat(problem.only_target(counts)[:, None], len(alphas), axis=1)
-                return rows, np.zeros((*targets.shape, len(alphas))), offset
-            block = self._block(rows, np.cumsum([0, *n_rows]))
-            weights = None
-            if self.weights is not None:
-                weights = np.concatenate([self.weights[one] for one in rows])
-            return rows, *duals_of(block, targets, weights, alphas)
-
-        return run_all(of_problem, problems)
-
-    def _block(self, rows, ends):
-        """Return the kernel of the rows of some slices."""
-        block = np.empty((ends[-1], ends[-1]))
-        places = [slice(*pair) for pair in pairwise(ends.tolist())]
-        for i, one in enumerate(places):
-            for j, two in enumerate(places[: i + 1]):
-                block[one, two] = self.kernel(rows[i], rows[j])
-                block[two, one] = block[one, two].T
-        return block
-
-    def values(self, cross, problems, alphas, known=None):
-        """Return the regressions at other rows, (n_alphas, n_others, V).
-
-        Parameters
-        ----------
-        cross : ndarray of shape (n_others, n)
-            The kernel of other rows and these.
-        problems : sequence of Problem
-            What is solved for.
-        alphas : sequence of float
-            The ridges.
-        known : dict of int to ndarray, default=None
-            Values, (n_alphas, n_others, T), by the number of a problem that is not to be solved.
-        """
-        known = known or {}
-        rest = [number for number in range(len(problems)) if number not in known]
-        solved = self.solve_duals([problems[number] for number in rest], alphas)
-        parts = dict(known)
-        for number, (rows, duals, offsets) in zip(rest, solved, strict=True):
-            seen = np.concatenate([cross[:, one] for one in rows], axis=1)
-            parts[number] = np.moveaxis(np.tensordot(seen, duals, 1) + offsets, 2, 0)
-        return np.concatenate([parts[number] for number in range(len(problems))], axis=2)
-
-
-def duals_of(block, targets, weights, alphas):
-    """Return ridge regressions as coefficients of the kernel of their rows, and offsets.
-
-    Parameters
-    ----------
-    block : ndarray of shape (n, n)
-        Kernel of the rows; overwritten.
-    targets : ndarray of shape (n, T)
-        Their targets.
-    weights : ndarray of shape (n,) or None
-        Their weights.
-    alphas : sequence of float
-        The ridges.
-
-    Returns
-    -------
-    duals : ndarray of shape (n, T, n_alphas)
-        Coefficients, whose sum is 0.
-    offsets : ndarray of shape (T, n_alphas)
-        What is added to the sums.
-    """
-    root = np.ones(len(targets)) if weights is None else np.sqrt(weights)
-    share = root**2 / np.sum(root**2)
-    mean = block @ share
-    block -= mean
-    block -= mean[:, None] - share @ mean
-    if weights is not None:
-        block *= root
-        block *= root[:, None]
-    level = share @ targets
-    sides, duals = (targets - level) * root[:, None], []
-    for alpha in alphas:
-        _, dual, info = dposv(shifted(block, alpha), sides, lower=1, overwrite_a=1)
-        if info:  # the ridge is lost in rounding
-            dual = np.linalg.lstsq(block, sides, rcond=None)[0]
-        dual = dual * root[:, None]
-        duals.append(dual - share[:, None] * dual.sum(axis=0))
-    duals = np.stack(duals, axis=2)
-    return duals, level[:, None] - np.tensordot(mean, duals, 1)
 
 
 @dataclass(frozen=True, eq=False)
