@@ -28,7 +28,7 @@ from skrf.regression import OneVsOne, decide
 from skrf.regression.data import Targets, stratified
 from skrf.regression.decide import Argmax, best_classes, of_pairs, votes
 from skrf.regression.moments import moments_of_groups, moments_of_rows
-from skrf.regression.search import Equal, RidgeSearch, simplest, two_best_sigmas
+from skrf.regression.search import RidgeSearch, Ties, simplest, two_best_sigmas
 from skrf.regression.solve import RowSystem, solve_problems
 
 RNG = np.random.default_rng(0)
@@ -123,7 +123,7 @@ def test_a_second_look_is_taken_at_two_best_sigmas():
 
 def test_of_equal_points_the_least_sigma_and_the_largest_alpha_win():
     scores = {(2.0, 1.0): 0.9, (1.0, 0.1): 0.9, (1.0, 1.0): 0.9 - 1e-9, (0.5, 1.0): 0.8}
-    assert simplest(scores, Equal(1.0)) == (1.0, 1.0)
+    assert simplest(scores, Ties(1.0)) == (1.0, 1.0)
 
 
 def test_batches_and_merged_parts_equal_one_fit():

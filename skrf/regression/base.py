@@ -52,7 +52,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
 
     All of them share one template of a fit::
 
-        draft, data = self._read(X, y, sample_weight)  # _checked, _to_sum, _weighted_by_class
+        draft, data = self._read(X, y, sample_weight)  # _validate_y, _encode_y, _weighted_by_class
         before = draft._fit_map(data)  # sets feature_map_, and returns a fit to no rows
         draft._finish(before.added(data))  # solves, and sets what is public
         commit(self, draft)
@@ -97,7 +97,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
             By `KernelRegressor`, if targets of an output differ by a factor of more than 2^500:
             the small ones may count as 0.
         """
-        return self._add(X, y, sample_weight, forget=True)
+        return self._fit_rows(X, y, sample_weight, forget=True)
 
     def _prepared(self, sigma=None, hint=None, default=None):
         """Return an unfitted copy of the map."""
@@ -124,7 +124,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         check_columns(feature_map, data.X.shape[0], n_bytes, f"the sums of {type(self).__name__}")
         return feature_map
 
-    def _add(self, X, y, sample_weight, *, forget, classes=None):
+    def _fit_rows(self, X, y, sample_weight, *, forget, classes=None):
         draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
         with once():
             note_names(draft)
@@ -194,9 +194,9 @@ class KernelEstimator(TakesBatches, EstimatorBase):
             )
         if draft._fitted is not None:
             check_unchanged(self, draft._fitted.params)
-        y = draft._checked(X, y, classes)
+        y = draft._validate_y(X, y, classes)
         weights, X, y, numbers = drop_zero_weights(sample_weight, X, y, np.arange(len(y)))
-        return draft, Data(X, y, weights, numbers, *draft._to_sum(y, classes))
+        return draft, Data(X, y, weights, numbers, *draft._encode_y(y, classes))
 
     def _finish(self, fitted):
         """Solve for all rows that are summed, set what is public, and return this draft."""
@@ -238,29 +238,30 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         check_is_fitted(other)
         for model in (self, other):
             check_unchanged(model, model._fitted.params, "merge takes models as they were fitted")
-        what = next(self._differences(other), None)
-        if what is not None:
-            raise ValueError(f"{type(self).__name__} cannot merge with other: {what}.")
+        obstacle = next(self._differences(other), None)
+        if obstacle is not None:
+            raise ValueError(f"{type(self).__name__} cannot merge with other: {obstacle}.")
         return draft_of(self, forget=False)._finish(self._fitted.merge(other._fitted))
 
     def _differences(self, other):
         """Yield what keeps two fitted estimators from being merged."""
         params = [dict(model._fitted.params) for model in (self, other)]
         for name in params[0]:
-            one, two = (values.get(name) for values in params)
+            value, other_value = (values.get(name) for values in params)
             is_of_map = name.startswith("feature_map") or name in ("sigma", "random_state")
-            is_same = same(one, two) or (isinstance(one, Number) and one == two)
+            is_equal = isinstance(value, Number) and value == other_value
+            is_same = is_equal or same(value, other_value)
             if not (is_of_map or is_same):
-                yield f"parameter {name}={one!r} against {two!r}"
+                yield f"parameter {name}={value!r} against {other_value!r}"
         for name in ("n_features_in_", "feature_names_in_", "classes_", "_outputs"):
-            one, two = (getattr(model, name, None) for model in (self, other))
-            if not (same(one, two) or np.array_equal(one, two)):
+            value, other_value = (getattr(model, name, None) for model in (self, other))
+            if not (same(value, other_value) or np.array_equal(value, other_value)):
                 hint = ": fit parts that may lack a class by partial_fit(X, y, classes=...)"
                 hint = hint if name == "classes_" else ""
-                yield f"{name.strip('_')}={one!r} against {two!r}{hint}"
-        what = difference(self.feature_map_, other.feature_map_)
-        if what is not None:
-            yield f"the feature maps differ in {what}"
+                yield f"{name.strip('_')}={value!r} against {other_value!r}{hint}"
+        part = difference(self.feature_map_, other.feature_map_)
+        if part is not None:
+            yield f"the feature maps differ in {part}"
 
     def __sklearn_is_fitted__(self):
         return self._fitted is not None
@@ -371,7 +372,7 @@ class Classification(ClassifierMixin):
             one of them, or a parameter has changed.
         """
         classes = self._classes_of_batch(classes)
-        return self._add(X, y, sample_weight, forget=False, classes=classes)
+        return self._fit_rows(X, y, sample_weight, forget=False, classes=classes)
 
     def _classes_of_batch(self, classes):
         """Return all classes, which the first batch names and later ones must not change."""
@@ -386,7 +387,7 @@ class Classification(ClassifierMixin):
             )
         return classes
 
-    def _checked(self, X, y, classes):
+    def _validate_y(self, X, y, classes):
         return check_indicators(X, y) if is_multilabel(y) else check_classes(X, y, classes)
 
     def _check_class_weight(self):
@@ -422,11 +423,11 @@ class Classification(ClassifierMixin):
     def _coded(self, y, classes):
         """Set the classes, by default those of y; return indices of labels, and a map's target."""
         with naming("y"):
-            known = np.unique(y) if classes is None else classes
-            codes = np.searchsorted(known, y)
+            classes_of_y = np.unique(y) if classes is None else classes
+            codes = np.searchsorted(classes_of_y, y)
             if classes is not None:
-                _check_known(y, known, codes)
-        self.classes_ = known
+                _check_known(y, classes_of_y, codes)
+        self.classes_ = classes_of_y
         # Code floats, which a map could mistake for targets.
         return codes, codes if y.dtype.kind == "f" else y
 
@@ -485,14 +486,14 @@ class Regression(RegressorMixin):
         RuntimeWarning
             As in `fit`.
         """
-        return self._add(X, y, sample_weight, forget=False)
+        return self._fit_rows(X, y, sample_weight, forget=False)
 
-    def _checked(self, X, y, classes):
+    def _validate_y(self, X, y, classes):
         y = check_targets(X, y)
-        known = None if self._fitted is None else self._outputs  # None before the first batch
-        if known not in (None, y.shape[1:]):
+        outputs = None if self._fitted is None else self._outputs  # None before the first batch
+        if outputs not in (None, y.shape[1:]):
             raise ValueError(
-                f"y has {y.shape[1:] or (1,)} outputs, but the first batch had {known or (1,)}."
+                f"y has {y.shape[1:] or (1,)} outputs, but the first batch had {outputs or (1,)}."
             )
         return y
 

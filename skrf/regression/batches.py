@@ -1,6 +1,6 @@
 """Fits of estimators to rows in batches: the work per batch, and what follows from it.
 
-`surveyed` collects what is needed to fit a map, `planned` fits it, and `summed` returns the sums of
+`survey` collects what is needed to fit a map, `plan` fits it, and `sum_batch` returns the sums of
 a batch under it; an engine only calls them and merges.
 """
 
@@ -45,36 +45,36 @@ def passes(model, classes, scope):
     seed = getattr(feature_map, "random_state", model.random_state)
     scope = scope_of(feature_map, scope, seed, needs_rows=is_searched)
     is_fitted = isinstance(feature_map, FrozenEstimator) and not is_searched
-    summary_of = partial(surveyed, model, scope, classes)
+    summary_of = partial(survey, model, scope, classes)
     if is_fitted and not (is_classifier(model) and classes is None):
-        both = partial(_summary_and_sums, model, summary_of)
-        summary, sums = yield Pass("sums", both, is_last=True)
-        draft = planned(model, summary)
+        summary_and_sums = partial(_summary_and_sums, model, summary_of)
+        summary, sums = yield Pass("sums", summary_and_sums, is_last=True)
+        draft = plan(model, summary)
     else:
         summary = yield Pass("statistics", summary_of)
-        draft = planned(model, summary)
-        sums = yield Pass("sums", partial(summed, draft), is_last=True)
+        draft = plan(model, summary)
+        sums = yield Pass("sums", partial(sum_batch, draft), is_last=True)
     return draft._finish(_under(draft._fitted, sums))
 
 
-def surveyed(model, scope, classes, X, y, weights, number):
+def survey(model, scope, classes, X, y, weights, number):
     """Return the survey of a batch."""
     is_new = classes is None and is_classifier(model) and y is not None and not is_multilabel(y)
     # With given classes, a batch of few rows may well have a class per row.
     names = np.unique(check_labels("y", y)) if is_new else classes
     draft, data = model._read_rows(X, y, weights, classes=names)
     # Those of rows without weight do not count, but those without a weight of their class do.
-    known = np.unique(data.y) if is_new else None
+    names_of_weight = np.unique(data.y) if is_new else None
     data = draft._weighted_by_class(data, is_batch=True)
     if is_new:
-        draft.classes_ = known
+        draft.classes_ = names_of_weight
     if not len(data.y):
         return BatchSummary(scope, classes=getattr(draft, "classes_", None))
     rows = data.X, data.y, data.sample_weight
     return BatchSummary.of(draft, rows, number, data.numbers, scope)
 
 
-def planned(model, summary):
+def plan(model, summary):
     """Return a draft with a fitted map and empty sums."""
     sample = summary.sample
     if sample is None:
@@ -88,7 +88,7 @@ def planned(model, summary):
     return draft
 
 
-def summed(draft, X, y, weights, _number):
+def sum_batch(draft, X, y, weights, _number):
     """Return the sums of a batch under a planned draft, None if its classes have no weight."""
     classes = getattr(draft, "classes_", None)
     draft, data = draft._read_rows(X, y, weights, forget=False, classes=classes)
@@ -104,4 +104,4 @@ def _summary_and_sums(model, summary_of, *batch):
     summary = summary_of(*batch)
     if summary.sample is None:
         return summary, None
-    return summary, summed(planned(model, summary), *batch)
+    return summary, sum_batch(plan(model, summary), *batch)

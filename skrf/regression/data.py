@@ -109,12 +109,12 @@ class Data:
         Positions of the rows in the input.
     target : ndarray of shape (n,) or (n, n_outputs), or None
         Labels or targets that a map is fitted to.
-    groups : ndarray of int of shape (n,)
-        Groups of the sums, from 0.
+    class_codes : ndarray of int of shape (n,)
+        Classes of the rows, from 0; all 0 where targets are numbers, or summed otherwise.
     values : ndarray of shape (n, n_values)
         Values to sum besides the weight.
-    n_groups : int
-        Number of groups.
+    n_classes : int
+        Number of classes; 1 where all codes are 0.
     statistics : PairStatistics, default=None
         Those of all rows, if these are a sample of them.
     """
@@ -124,9 +124,9 @@ class Data:
     sample_weight: np.ndarray | None
     numbers: np.ndarray
     target: np.ndarray
-    groups: np.ndarray
+    class_codes: np.ndarray
     values: np.ndarray
-    n_groups: int
+    n_classes: int
     statistics: Any = None
 
     @cached_property
@@ -138,8 +138,8 @@ class Data:
     @np.errstate(over="ignore")
     def total(self):
         """Sum of the weights of all rows, inf if it overflows."""
-        known = self.statistics
-        return self.weights.sum() if known is None else known.queries.weight
+        of_all = self.statistics
+        return self.weights.sum() if of_all is None else of_all.queries.weight
 
     @property
     def score_weights(self):
@@ -160,7 +160,7 @@ class Data:
 
     def part(self, rows):
         """Return some of the rows, given a slice or indices."""
-        names = "y", "sample_weight", "numbers", "target", "groups", "values"
+        names = "y", "sample_weight", "numbers", "target", "class_codes", "values"
         arrays = {
             name: getattr(self, name)[rows] for name in names if getattr(self, name) is not None
         }
@@ -247,8 +247,8 @@ class Sizes:
     @property
     def freedom(self):
         """F."""
-        rest = self.roots * (self.roots / self.single) if self.single else 0.0
-        return self.several + rest
+        of_others = self.roots * (self.roots / self.single) if self.single else 0.0
+        return self.several + of_others
 
     @property
     def scale(self):
@@ -258,7 +258,7 @@ class Sizes:
     def merge(self, other):
         """Return the sizes of both; rows that are repeated across them are not seen."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Sizes(*(one + two for one, two in pairs))
+        return Sizes(*(size + other_size for size, other_size in pairs))
 
 
 def copy_groups(x_codes, y_codes, are_classes):
@@ -311,7 +311,7 @@ def merged_copies(data, are_classes):
     Its rows are in the order of their first copies. See `copy_groups`.
     """
     targets = data.values.values if isinstance(data.values, Targets) else data.values
-    y_codes = codes_of_targets(targets) if targets.size else data.groups
+    y_codes = codes_of_targets(targets) if targets.size else data.class_codes
     return _merged(data, copy_groups(row_codes(to_host(data.X)), y_codes, are_classes))
 
 
@@ -551,12 +551,12 @@ def stratified(codes, most, least=0):
         Rows of a class that are taken in any case, if it has as many.
     """
     # Not the stream of splitters with the seed 0, whose tests would be what is left out.
-    rng, chosen = np.random.default_rng(_SAMPLE), []
+    rng, samples = np.random.default_rng(_SAMPLE), []
     for k, count in enumerate(np.bincount(codes)):
         share = round(most * count / len(codes))
         rows = rng.permutation(np.flatnonzero(codes == k))
-        chosen.append(rows[: max(share, least)])
-    return np.sort(np.concatenate(chosen))
+        samples.append(rows[: max(share, least)])
+    return np.sort(np.concatenate(samples))
 
 
 def as_slice(rows):

@@ -36,7 +36,7 @@ def leave_one_out_errors(feature_map, data, moments, alphas, basis):
         The map.
     data : Data
         All rows, with copies merged.
-    moments : Moments
+    moments : RidgeMoments
         Of these rows.
     alphas : ndarray of shape (n_alphas,)
         The ridges.
@@ -88,10 +88,10 @@ def sigma_by_evidence(feature_map, data):
 
     with beside_threads(feature_map):
         sigmas = scale * np.logspace(*_DECADES, _STEPS)
-        found = np.array([loss(sigma) for sigma in sigmas])
-        finer = sigmas[np.argmin(found)] * (sigmas[1] / sigmas[0]) ** _FINER
-        sigmas, found = np.append(sigmas, finer), np.append(found, [loss(s) for s in finer])
-    return float(sigmas[found <= found.min() + _FLAT].min())
+        losses = np.array([loss(sigma) for sigma in sigmas])
+        finer = sigmas[np.argmin(losses)] * (sigmas[1] / sigmas[0]) ** _FINER
+        sigmas, losses = np.append(sigmas, finer), np.append(losses, [loss(s) for s in finer])
+    return float(sigmas[losses <= losses.min() + _FLAT].min())
 
 
 def check_sizes(sizes):
@@ -113,8 +113,8 @@ def check_noise_by_leave_one_out(fitted, data):
     if not is_lost or fitted.sizes.n_distinct < _LEAST_ROWS:
         return
     rows = merged_copies(data, are_classes=False)
-    given = rows, moments, np.array([solution.alpha]), fitted.basis
-    errors = leave_one_out_errors(fitted.maps[0], *given)[0]
+    arguments = rows, moments, np.array([solution.alpha]), fitted.basis
+    errors = leave_one_out_errors(fitted.maps[0], *arguments)[0]
     if errors > _NOTHING * np.mean(moments.squares) / moments.total:
         warn(
             "alpha='evidence' finds no noise in y, but rows that are left out are predicted with "

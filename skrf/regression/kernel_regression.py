@@ -83,9 +83,9 @@ class KernelRegression(KernelEstimator):
             maps = maps_of(self.feature_map_)
         if score is not None:
             self.best_score_ = score
-        return replace(self._before(maps, data), prior_share=share)
+        return replace(self._empty_fit(maps, data), prior_share=share)
 
-    def _before(self, maps, data):
+    def _empty_fit(self, maps, data):
         return KeySums.before(self.get_params(), maps, data)
 
     def _bytes_of_sums(self, n_columns, data):
@@ -240,7 +240,7 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         self.class_weight = class_weight
         self.random_state = random_state
 
-    def _to_sum(self, y, classes):
+    def _encode_y(self, y, classes):
         self.multilabel_ = y.ndim == 2
         if self.multilabel_:
             self._columns_of_labels(y, classes)
@@ -511,7 +511,7 @@ class KernelRegressor(Regression, KernelRegression):
         self.target_mean_ = sums.targets.mean
         return super()._finish(sums)
 
-    def _to_sum(self, y, classes):
+    def _encode_y(self, y, classes):
         return y, np.zeros(len(y), dtype=int), y.reshape(len(y), -1), 1
 
     @property

@@ -109,7 +109,7 @@ class KeySums:
         check_fits(
             n_bytes, f"feature_map with {n_columns} columns", "the sums of kernel regression"
         )
-        nothing = np.zeros(data.n_groups), np.full(data.n_groups, -np.inf)
+        nothing = np.zeros(data.n_classes), np.full(data.n_classes, -np.inf)
         return cls(params, maps, None, *nothing, 1 + data.values.shape[1])
 
     @property
@@ -214,7 +214,7 @@ class KeySums:
             reference = None if is_array_api(X) else before.reference()
 
             def sums(rows, reference=reference):
-                block = _precise(X[rows, :], is_wide), data.groups[rows], values[rows]
+                block = _precise(X[rows, :], is_wide), data.class_codes[rows], values[rows]
                 return _block_sums(feature_map, *block, n_groups, memory, reference)
 
             for block_sums in map_blocks(sums, min(start + length, X.shape[0]), size, start):
@@ -232,7 +232,7 @@ class KeySums:
         heaviest = np.zeros(n_columns)
         np.maximum.at(heaviest, columns, data.weights)
         terms *= (data.weights / heaviest[columns])[:, None]
-        places = data.groups * n_columns + columns
+        places = data.class_codes * n_columns + columns
         sums = [np.bincount(places, values, n_groups * n_columns) for values in terms.T]
         sums = np.stack(sums, axis=1).reshape(n_groups, n_columns, -1).transpose(0, 2, 1)
         is_empty = np.bincount(places, minlength=n_groups * n_columns) == 0
@@ -243,7 +243,7 @@ class KeySums:
         return replace(
             self,
             sums=Sums(sums.reshape(-1, n_columns, 1), top.reshape(-1, n_columns)),
-            weights=np.bincount(data.groups, data.weights, n_groups),
+            weights=np.bincount(data.class_codes, data.weights, n_groups),
             log_weights=log_weights,
         )
 
@@ -316,7 +316,7 @@ class KeySums:
 
 def bytes_of_sums(n_columns, data):
     """Return how many bytes the sums of features with so many columns hold."""
-    return 16 * n_columns * data.n_groups * (1 + data.values.shape[1])  # numbers and exponents
+    return 16 * n_columns * data.n_classes * (1 + data.values.shape[1])  # numbers and exponents
 
 
 def exponents_of(values):

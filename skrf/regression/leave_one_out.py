@@ -17,13 +17,13 @@ from ..statistics import standardised
 from .data import spread_copies
 from .moments import maps_of
 from .rows import ExactMap
-from .search import Equal
+from .search import Ties
 
 _ROWS = 2000  # at most, of other maps than the exact kernel
 _BLOCK = 2**21  # features held at once
 _STEPS, _FINER = 10, np.array([-1, -2, 1, 2]) / 3  # of the wide grid, and around its best
 _SHARES = np.array([0.01, 0.03, 0.1, 0.3])  # beside one over the number of rows
-_EQUAL = Equal()
+_TIES = Ties()
 _LOST = 1e-10  # of what a row sees of itself: less is rounding
 
 
@@ -88,16 +88,16 @@ def _chosen(scale, data, shares, maps_of_points):
 
     sigmas = scale * np.logspace(-1, 2, _STEPS)
     scores = evaluate(sigmas)
-    finer = sigmas[np.argmax(_EQUAL(scores.max(axis=1)))] * (sigmas[1] / sigmas[0]) ** _FINER
+    finer = sigmas[np.argmax(_TIES(scores.max(axis=1)))] * (sigmas[1] / sigmas[0]) ** _FINER
     sigmas, scores = np.append(sigmas, finer), np.concatenate([scores, evaluate(finer)])
-    place = min(np.flatnonzero(_EQUAL(scores.max(axis=1))), key=lambda k: sigmas[k])
-    choice = np.argmax(_EQUAL(scores[place]))
+    place = min(np.flatnonzero(_TIES(scores.max(axis=1))), key=lambda k: sigmas[k])
+    choice = np.argmax(_TIES(scores[place]))
     return float(sigmas[place]), float(score.shares[choice]), score.of_total(scores[place, choice])
 
 
 def is_constant(data):
     """Return whether there is nothing to learn: a single class or target."""
-    return all((values == values[0]).all() for values in (data.groups, data.values))
+    return all((values == values[0]).all() for values in (data.class_codes, data.values))
 
 
 def _sample(data, most):
@@ -108,7 +108,7 @@ def _sample(data, most):
     """
     rng, X = np.random.default_rng(0), to_host(data.X)
     is_of_numbers = data.values.shape[1] > 0
-    codes = row_codes(data.values) if is_of_numbers else _by_rows(data.groups, X)
+    codes = row_codes(data.values) if is_of_numbers else _by_rows(data.class_codes, X)
     weights = data.weights / data.weights.max()
     rows, weights, shares = spread_copies(X, codes, weights, most, rng, not is_of_numbers)
     return replace(replace(data, X=X).part(rows), sample_weight=weights), shares
@@ -207,10 +207,10 @@ class _Score:
     """
 
     def __init__(self, data, shares_that_leave):
-        self.n_groups, weights = data.n_groups, data.weights / data.weights.max()
+        self.n_groups, weights = data.n_classes, data.weights / data.weights.max()
         weights /= weights.sum()
         values = standardised(data.values, weights)
-        columns = np.column_stack([np.eye(self.n_groups)[data.groups], values])
+        columns = np.column_stack([np.eye(self.n_groups)[data.class_codes], values])
         self.weights, self.shares_that_leave = weights, shares_that_leave
         self.sums = columns * weights[:, None]
         self.leaving = self.sums * shares_that_leave[:, None]

@@ -122,7 +122,7 @@ def check_range(values):
         )
 
 
-class HeldMap(FeatureMap):
+class StoredFeatures(FeatureMap):
     """Map that reads features in place of rows.
 
     Parameters
@@ -144,7 +144,7 @@ class HeldMap(FeatureMap):
 
 def features_of(feature_map, X):
     """Return the features of rows on the host in float64, as ridge regression reads them."""
-    if isinstance(feature_map, HeldMap):
+    if isinstance(feature_map, StoredFeatures):
         return X
     memory = Memory()
 
@@ -156,7 +156,7 @@ def features_of(feature_map, X):
     return np.concatenate(map_blocks(block, X.shape[0], size))
 
 
-def held_features(feature_map, *parts):
+def store_features(feature_map, *parts):
     """Return a map that reads features in place of rows, and the parts with their features.
 
     Fewer rows than features have fewer numbers instead, with the same inner products.
@@ -166,7 +166,7 @@ def held_features(feature_map, *parts):
         features = np.ascontiguousarray(np.linalg.qr(features.T, mode="r").T)
     ends = np.cumsum([part.X.shape[0] for part in parts])
     rows = np.split(features, ends[:-1])
-    return HeldMap(features.shape[1]), [
+    return StoredFeatures(features.shape[1]), [
         replace(part, X=values) for part, values in zip(parts, rows, strict=True)
     ]
 
@@ -174,7 +174,7 @@ def held_features(feature_map, *parts):
 def in_basis(feature_map, X):
     """Return an orthonormal basis of few rows' features, and a map and rows of the coordinates."""
     basis, triangle = np.linalg.qr(features_of(feature_map, X).T)
-    return basis, HeldMap(len(triangle)), np.ascontiguousarray(triangle.T)
+    return basis, StoredFeatures(len(triangle)), np.ascontiguousarray(triangle.T)
 
 
 def _coordinates(feature_map, X):
@@ -190,7 +190,7 @@ def _coordinates(feature_map, X):
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class RidgeMoments:
     """Weighted second moments of groups of rows, each about the means of its group.
 
     Features stand side by side with targets. There are several groups, one for each class, where
@@ -275,15 +275,15 @@ class Moments:
     def merge(self, other):
         """Return the moments of the rows of both."""
         unit = np.maximum(self.unit, other.unit)
-        one, two = self.in_units(unit), other.in_units(unit)
-        weight, gap = one.weight + two.weight, two.mean - one.mean
-        share = np.divide(two.weight, weight, out=np.zeros_like(weight), where=weight > 0)
+        first, second = self.in_units(unit), other.in_units(unit)
+        weight, gap = first.weight + second.weight, second.mean - first.mean
+        share = np.divide(second.weight, weight, out=np.zeros_like(weight), where=weight > 0)
         with np.errstate(over="ignore"):
-            products = one.products + two.products
-            scaled = (one.weight * share)[:, None] * gap
-            for of_group, one_gap, two_gap in zip(products, scaled, gap, strict=True):
-                of_group += np.outer(one_gap, two_gap)
-        return Moments(weight, one.mean + share[:, None] * gap, products, unit)
+            products = first.products + second.products
+            scaled = (first.weight * share)[:, None] * gap
+            for of_group, scaled_gap, own_gap in zip(products, scaled, gap, strict=True):
+                of_group += np.outer(scaled_gap, own_gap)
+        return RidgeMoments(weight, first.mean + share[:, None] * gap, products, unit)
 
     def pooled(self, groups, targets):
         """Return the moments of some groups together, with targets of their own.
@@ -302,13 +302,13 @@ class Moments:
         heaviest = int(np.argmax(weight))
         gaps = np.where(is_seen[:, None], self.mean[groups] - self.mean[groups[heaviest]], 0.0)
         centre, level = shares @ gaps, shares @ targets
-        both = np.column_stack([np.where(is_seen[:, None], gaps - centre, 0.0), targets - level])
+        table = np.column_stack([np.where(is_seen[:, None], gaps - centre, 0.0), targets - level])
         n = self.n_columns
-        products = (both * weight[:, None]).T @ both
+        products = (table * weight[:, None]).T @ table
         products[:n, :n] += sum(self.products[k] for k in np.asarray(groups)[is_seen])
         mean = np.append(self.mean[groups[heaviest]] + centre, level)
         unit = np.ones(targets.shape[1])
-        return Moments(np.array([weight.sum()]), mean[None], products[None], unit)
+        return RidgeMoments(np.array([weight.sum()]), mean[None], products[None], unit)
 
     @property
     def together(self):
@@ -326,7 +326,7 @@ class Moments:
 
         Parameters
         ----------
-        other : Moments
+        other : RidgeMoments
             Moments that the coefficients come from, in the same units.
         coef : ndarray of shape (M, T, n_alphas)
             Coefficients.
@@ -335,7 +335,9 @@ class Moments:
         with np.errstate(over="ignore", invalid="ignore"):
             of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
             spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
-            gap, target_gap = (one - two for one, two in zip(self.means, other.means, strict=True))
+            gap, target_gap = (
+                mean - other_mean for mean, other_mean in zip(self.means, other.means, strict=True)
+            )
             offset = target_gap[:, None] - np.tensordot(gap, coef, 1)
             errors = self.shares @ (np.maximum(spread, 0.0) / self.weight + offset**2)
         return np.where(np.isnan(errors), np.inf, errors)
@@ -431,7 +433,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     with np.errstate(over="ignore"):
         products = (total[:-1, :-1] - np.outer(total[-1, :-1], gap)) * weight_unit
         weight = float(np.float64(weight) * weight_unit)
-    return Moments(np.array([weight]), (shift + gap)[None], products[None], targets.unit)
+    return RidgeMoments(np.array([weight]), (shift + gap)[None], products[None], targets.unit)
 
 
 def _is_inner_precise(feature_map, X, weights, least_alpha):
@@ -473,7 +475,7 @@ def moments_of_groups(feature_map, X, codes, n_groups, weights, least_alpha=0.0)
                 products = np.zeros((n_groups, n_columns, n_columns))
             weight[group], mean[group] = part.weight[0], part.mean[0]
             products[group] = part.products[0]
-    return Moments(weight, mean, products, nothing.unit)
+    return RidgeMoments(weight, mean, products, nothing.unit)
 
 
 # ---------------------------------------------------------------- fits
@@ -530,13 +532,13 @@ class RidgeSums:
         Weight of all rows that will be solved for, if they are known to come at once.
     has_sizes : bool, default=False
         Whether to count what repeated and weighted rows are worth.
-    moments : Moments, default=None
+    moments : RidgeMoments, default=None
         Moments of all rows so far.
     sizes : Sizes, default=None
         What these are worth.
     basis : ndarray of shape (M, r), default=None
         Orthonormal columns that span few rows, if moments are those of coordinates in them.
-    exact : ExactRows or NearFarRows, default=None
+    kept_rows : ExactRows or NearFarRows, default=None
         All rows themselves, for the exact kernel of pairs of classes, or within leaves.
     solution : Solution, default=None
         The solution.
@@ -549,10 +551,10 @@ class RidgeSums:
     least_alpha: float
     total: float | None = None
     has_sizes: bool = False
-    moments: Moments | None = None
+    moments: RidgeMoments | None = None
     sizes: Sizes | None = None
     basis: np.ndarray | None = None
-    exact: Any = None
+    kept_rows: Any = None
     solution: Solution | None = None
 
     @property
@@ -563,7 +565,7 @@ class RidgeSums:
     @property
     def n_columns(self):
         """Number of numbers that are solved for at once."""
-        return self.moments.n_columns if self.exact is None else self.exact.n_columns
+        return self.moments.n_columns if self.kept_rows is None else self.kept_rows.n_columns
 
     @cached_property
     def reader(self):
@@ -581,7 +583,7 @@ class RidgeSums:
 
     def added(self, data):
         """Return an unsolved fit with more rows."""
-        if self.exact is not None:  # it has them
+        if self.kept_rows is not None:  # it has them
             return self
         sizes = merged_rows(data)[1] if self.has_sizes else None
         weight, before = data.total, 0.0 if self.moments is None else self.moments.total

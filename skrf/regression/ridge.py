@@ -96,19 +96,19 @@ class Ridge(KernelEstimator):
         self._least_alpha()  # raise before any work
         feature_map = self._map_at(self.sigma, data, is_first_batch)
         fitted_map = data.fitted(self._check_size(feature_map, data))
-        return self._fit_with(fitted_map, data)
+        return self._fit_under(fitted_map, data)
 
     def _obstacle_to_batches(self):
         if self.max_leaf_size is not None:
             return f"max_leaf_size={self.max_leaf_size} keeps all rows and has no sums: call fit."
         return super()._obstacle_to_batches()
 
-    def _fit_with(self, fitted_map, data):
+    def _fit_under(self, fitted_map, data):
         """Take a fitted map, and return a fit to no rows, or unsolved to all in their leaves."""
         self.feature_map_ = fitted_map
         if hasattr(self.feature_map_, "sigma_"):
             self.sigma_ = self.feature_map_.sigma_
-        most, fitted = self.max_leaf_size, self._before(maps_of(self.feature_map_), data)
+        most, fitted = self.max_leaf_size, self._empty_fit(maps_of(self.feature_map_), data)
         if most is None:
             return fitted
         check_leaves(fitted_map, data.X, most)
@@ -116,14 +116,14 @@ class Ridge(KernelEstimator):
             raise ValueError(
                 f"max_leaf_size={most} needs alpha to be a number, got {self.alpha!r}."
             )
-        exact = NearFarRows.of(fitted.maps[0], data, most)
+        kept_rows = NearFarRows.of(fitted.maps[0], data, most)
         sizes = merged_rows(data)[1] if self._takes_sizes else None
-        return replace(fitted, n_groups=0, exact=exact, sizes=sizes)
+        return replace(fitted, n_groups=0, kept_rows=kept_rows, sizes=sizes)
 
     def _bytes_of_sums(self, n_columns, data):
         return bytes_of_moments(n_columns, len(data.values.unit))
 
-    def _before(self, maps, data):
+    def _empty_fit(self, maps, data):
         n_groups = self._n_groups(maps[0].n_columns or 0)
         params, shape = self.get_params(), data.values.shape
         total, least = data.total, self._least_alpha()
@@ -146,7 +146,7 @@ class Ridge(KernelEstimator):
         self.alpha_, self.intercept_ = solution.alpha, intercept
         if not isinstance(fitted.maps[0], KernelMap) and not solution.reads_rows:
             self.component_coef_ = coef.T
-        return super()._finish(replace(fitted, exact=None, solution=solution, total=None))
+        return super()._finish(replace(fitted, kept_rows=None, solution=solution, total=None))
 
     @property
     def _outputs(self):
@@ -310,13 +310,13 @@ class ApproxKernelRidge(Regression, Ridge):
         feature_map = super()._map_at(1.0, data, is_first_batch)
         return feature_map.set_params(sigma=sigma_by_evidence(feature_map, data))
 
-    def _to_sum(self, y, classes):
+    def _encode_y(self, y, classes):
         return y, np.zeros(len(y), dtype=int), Targets.of_numbers(y), 1
 
     def _solution(self, fitted):
         alpha, noise = self._least_alpha(), self.noise_variance
-        if fitted.exact is not None:
-            return fitted.exact.solved(None, alpha, fitted.sizes, noise)
+        if fitted.kept_rows is not None:
+            return fitted.kept_rows.solved(None, alpha, fitted.sizes, noise)
         if not alpha:
             check_sizes(fitted.sizes)
             return Spectrum(fitted.moments).solved_by_evidence(fitted.sizes)
@@ -622,7 +622,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
 
     # ------------------------------------------------------------ rows
 
-    def _to_sum(self, y, classes):
+    def _encode_y(self, y, classes):
         self.multilabel_ = y.ndim == 2
         if self.multilabel_:
             self._columns_of_labels(y, classes)
@@ -684,9 +684,9 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
 
     def _fit_pairs(self, data, sigma):
         """Return an unsolved fit to the exact kernel of all rows."""
-        exact, self.sigma_ = ExactRows.of(data, sigma, len(self.classes_)), sigma
-        maps, least_alpha = (exact.kernel,) * 2, self._least_alpha()
-        return RidgeSums(self.get_params(), maps, (), 0, least_alpha, exact=exact)
+        kept_rows, self.sigma_ = ExactRows.of(data, sigma, len(self.classes_)), sigma
+        maps, least_alpha = (kept_rows.kernel,) * 2, self._least_alpha()
+        return RidgeSums(self.get_params(), maps, (), 0, least_alpha, kept_rows=kept_rows)
 
     def _bytes_of_sums(self, n_columns, data):
         n_bytes = super()._bytes_of_sums(n_columns, data)
@@ -698,14 +698,14 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         return 0 if self._decision(n_columns).uses_targets else len(self.classes_)
 
     def _solution(self, fitted):
-        n_classes, alpha, exact = len(self.classes_), self._least_alpha(), fitted.exact
-        if isinstance(exact, ExactRows):
+        n_classes, alpha, kept_rows = len(self.classes_), self._least_alpha(), fitted.kept_rows
+        if isinstance(kept_rows, ExactRows):
             decision = DECISIONS["one-vs-one"] if n_classes > 2 else Argmax()
         else:
-            decision = self._decision(0 if exact is not None else fitted.n_columns)
+            decision = self._decision(0 if kept_rows is not None else fitted.n_columns)
         self.decisions_, problems = name_of(decision), decision.problems(n_classes)
-        if exact is not None:
-            return exact.solved(None if self.multilabel_ else problems, alpha)
+        if kept_rows is not None:
+            return kept_rows.solved(None if self.multilabel_ else problems, alpha)
         if not alpha:
             check_sizes(fitted.sizes)
             alpha, _ = Spectrum(fitted.moments.together).by_evidence(fitted.sizes)

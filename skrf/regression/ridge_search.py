@@ -27,10 +27,10 @@ from .moments import beside_threads
 from .ridge import LEAVES, ApproxKernelRidge, ApproxKernelRidgeClassifier, Ridge
 from .search import (
     ROUNDING,
-    Equal,
     RidgeSearch,
     SearchResult,
     SearchRows,
+    Ties,
     best_point,
     grid_of,
     positive_array,
@@ -105,9 +105,9 @@ class RidgeCV:
         fitted = self._fit_map(data).added(data)
         moments = fitted.moments.together
         rows = merged_copies(data, is_classifier(self))
-        given = rows, moments, positive_array("alphas", self.alphas), fitted.basis
+        arguments = rows, moments, positive_array("alphas", self.alphas), fitted.basis
         with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
-            errors = leave_one_out_errors(fitted.maps[0], *given)
+            errors = leave_one_out_errors(fitted.maps[0], *arguments)
         self._set_alpha(moments, errors)
         return fitted
 
@@ -115,7 +115,7 @@ class RidgeCV:
         """Choose alpha by mean squared errors of rows that are left out one by one."""
         sigmas = np.array([self.sigma_] if hasattr(self, "sigma_") else [])
         rounding = ROUNDING * np.mean(moments.squares) / moments.total
-        equal = Equal(rounding=rounding, unit=moments.unit.max())
+        equal = Ties(rounding=rounding, unit=moments.unit.max())
         grid = grid_of(sigmas, positive_array("alphas", self.alphas))
         table = search(grid, lambda sigma: [-errors], equal, is_split=False)
         self._set_result(SearchResult(*best_point(table), table))
@@ -140,7 +140,7 @@ class RidgeCV:
             fitted_map = data.fitted(feature_map)
         else:
             fitted_map = data.fit_at_sigma(feature_map)(result.sigma)
-        return self._fit_with(fitted_map, data)
+        return self._fit_under(fitted_map, data)
 
     def _splits(self, y, data, groups):
         """Return the splits of a search, which leaves out the rows of leaves one by one."""
@@ -163,19 +163,19 @@ class RidgeCV:
         if self.sigmas is not None:
             sigmas = sigma_grid(self.sigmas, data, _DECADES)
         is_sample = data.statistics is not None  # of batches, whose rows have sums alone
-        feature_map, learns = None, False
+        feature_map, map_per_split = None, False
         if is_sample or not self._solves_pairs(data):
             sigma = float(sigmas[0]) if len(sigmas) else None
             feature_map = self._map_at(sigma, sample)
-            learns = needs_targets(feature_map, sample.target)
-            self._check_size(feature_map, sample, 2 if learns else 4 * len(splits))
+            map_per_split = needs_targets(feature_map, sample.target)
+            self._check_size(feature_map, sample, 2 if map_per_split else 4 * len(splits))
         return RidgeSearch(
             rows=rows,
             feature_map=feature_map,
             sigmas=sigmas,
             alphas=positive_array("alphas", self.alphas),
             scorer=scorer_of(self),
-            learns=learns,
+            map_per_split=map_per_split,
             max_leaf_size=self.max_leaf_size,
             verbose=self.verbose,
             **self._of_classes(feature_map, len(sample.y)),
@@ -557,9 +557,9 @@ class ApproxKernelRidgeClassifierCV(RidgeCV, ApproxKernelRidgeClassifier):
         """
         values, dtype = self._values(X)
         is_of_pairs = len(self.classes_) == 2 or self._decided.is_of_pairs
-        seen = values if is_of_pairs else self._scores(values)
+        values = values if is_of_pairs else self._scores(values)
         calibration = Calibration(self.probability_scale_, is_of_pairs)
-        return probabilities_in(calibration(seen, len(self.classes_)), dtype)
+        return probabilities_in(calibration(values, len(self.classes_)), dtype)
 
     @partial(Unless, methodcaller("_obstacle_to_probabilities"))
     def predict_log_proba(self, X: Array) -> Result:

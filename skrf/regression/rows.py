@@ -105,12 +105,12 @@ class ExactRows:
         data = data.part(np.argsort(data.values.values, kind="stable"))
         rows, within = to_host(data.X), {}
 
-        def kernel(one, two):
-            if one != two:
-                return kernel_between(rows[one], rows[two], sigma)
-            if one.start not in within:  # a class is one of many pairs
-                within[one.start] = kernel_between(rows[one], rows[one], sigma)
-            return within[one.start]
+        def kernel(first, second):
+            if first != second:
+                return kernel_between(rows[first], rows[second], sigma)
+            if first.start not in within:  # a class is one of many pairs
+                within[first.start] = kernel_between(rows[first], rows[first], sigma)
+            return within[first.start]
 
         system = RowSystem(kernel, data.values.values, data.sample_weight, n_classes)
         return cls(KernelMap(rows, sigma), system)

@@ -26,7 +26,7 @@ from .._validation import check_positive, read_only
 from ..features import ClusterNystroem
 from .data import Data, Splits, contiguous, stratified
 from .decide import Calibration, Decision, best_classes, best_scale, signs_of
-from .held import FeatureSource, KernelSource, LeafSource
+from .held_out import FeatureSource, KernelSource, LeafSource
 
 # Scores count as equal within this share of what the best one lacks, and within their rounding.
 _EQUAL, ROUNDING = 1e-4, 1e-13
@@ -54,10 +54,10 @@ def sigma_grid(sigmas, data, decades):
 
 def positive_array(name, values):
     """Return a sequence of positive numbers as an array, or raise and name it."""
-    given = np.array(values, dtype=object)  # of text beside numbers NumPy would make numbers
-    if given.ndim != 1 or len(given) == 0:
+    numbers = np.array(values, dtype=object)  # of text beside numbers NumPy would make numbers
+    if numbers.ndim != 1 or len(numbers) == 0:
         raise ValueError(f"{name} must be a sequence of finite numbers > 0, got {values!r}.")
-    return np.array([check_positive(f"{name}[{i}]", value) for i, value in enumerate(given)])
+    return np.array([check_positive(f"{name}[{i}]", value) for i, value in enumerate(numbers)])
 
 
 def grid_of(sigmas, alphas):
@@ -69,7 +69,7 @@ def grid_of(sigmas, alphas):
 
 
 @dataclass(frozen=True)
-class Equal:
+class Ties:
     """Which scores are as good as the best but for rounding and tiny differences.
 
     Parameters
@@ -100,7 +100,7 @@ class Equal:
 def search(
     grid: dict,
     score_sigma: Callable,
-    equal: Equal,
+    equal: Ties,
     *,
     verbose: int = 0,
     is_split: bool = True,
@@ -114,7 +114,7 @@ def search(
     score_sigma : callable
         Given a sigma, which is 0 if the map has none, returns the scores of all splits,
         (n_splits, n_alphas).
-    equal : Equal
+    equal : Ties
         Which scores are nearly the best. These have rank 1.
     verbose : int, default=0
         With 1, print a line for every sigma.
@@ -178,7 +178,7 @@ def two_best_sigmas(table):
     for (sigma, _), score in scores_of_points(table).items():
         best[sigma] = max(best.get(sigma, -np.inf), score)
     sigmas = sorted(best)
-    first = simplest({(sigma, 0.0): best[sigma] for sigma in sigmas}, Equal())[0]
+    first = simplest({(sigma, 0.0): best[sigma] for sigma in sigmas}, Ties())[0]
     return [first] + sorted((s for s in sigmas if s != first), key=lambda s: -best[s])[:1]
 
 
@@ -253,8 +253,9 @@ class KnownDecisions(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X):
         """Return the probabilities of the classes."""
-        seen = self.values if self.is_of_pairs else self.scores
-        return Calibration.of(seen, self.codes, None, self.is_of_pairs)(seen, len(self.classes_))
+        values = self.values if self.is_of_pairs else self.scores
+        calibration = Calibration.of(values, self.codes, None, self.is_of_pairs)
+        return calibration(values, len(self.classes_))
 
 
 def scorer_of(estimator):
@@ -323,7 +324,7 @@ class Look(NamedTuple):
     """The mean score of a point, and its held-out values of every split."""
 
     score: float
-    held: list
+    predictions: list
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,8 +380,8 @@ class RidgeSearch:
     scorer : callable, default=None
         Score of a fitted estimator, or what stands for one, and rows; None is the squared error,
         and the accuracy of decisions.
-    learns : bool, default=False
-        Whether the map learns from targets, so that every split has its own.
+    map_per_split : bool, default=False
+        Whether every split has a map of its own, because it learns from targets.
     classes : ndarray, default=None
         Labels; None where targets are numbers, or several labels per row.
     is_multilabel : bool, default=False
@@ -398,7 +399,7 @@ class RidgeSearch:
     sigmas: np.ndarray
     alphas: np.ndarray
     scorer: Callable | None = None
-    learns: bool = False
+    map_per_split: bool = False
     classes: np.ndarray | None = None
     is_multilabel: bool = False
     decision: Decision | None = None
@@ -408,20 +409,20 @@ class RidgeSearch:
     def run(self):
         """Return the `SearchResult`."""
         first_look = self._on_few_landmarks()
-        source = first_look._source(self.rows.first, self.learns)
+        source = first_look._source(self.rows.first, self.map_per_split)
         table = self._table(source)
         scores, best, looks, scale = scores_of_points(table), best_point(table), {}, None
         if self.n_classes > 1 and self.scorer is None:
             points = list(product(two_best_sigmas(table), self._decided_alphas.tolist()))
             looks = self._look(source, points, self._n_affordable_splits(source, len(points)))
             scores = {point: look.score for point, look in looks.items()}
-            best = simplest(scores, Equal(1.0, SAME_ACCURACY))
+            best = simplest(scores, Ties(1.0, SAME_ACCURACY))
         if first_look is not self:
-            source = self._source(self.rows.first, self.learns)
+            source = self._source(self.rows.first, self.map_per_split)
         best, looks = self._compared(source, best, scores, looks)
         if self.n_classes:
-            held = (looks or self._look(source, [best]))[best].held
-            losses = [of_split.log_losses(0, self.decision) for of_split in held]
+            of_splits = (looks or self._look(source, [best]))[best].predictions
+            losses = [split.log_losses(0, self.decision) for split in of_splits]
             scale = best_scale(np.mean(losses, axis=0))
         n_rows, fit = len(self.rows.first[0].y), getattr(source, "fit", None)
         if self.max_leaf_size is not None:
@@ -448,13 +449,14 @@ class RidgeSearch:
             return None
         return self.decision.problems(self.n_classes)
 
-    def _source(self, rows, learns, fit=None):
+    def _source(self, rows, map_per_split, fit=None):
         """Return what makes values of held-out rows."""
         if self.feature_map is None:
             return KernelSource(*rows, self.n_classes)
         least, has_sigma = min(self.alphas), bool(len(self.sigmas))
-        given = self.feature_map, *rows, least, learns, self.n_classes, has_sigma
-        source = FeatureSource(*given, given_fit=fit)
+        source = FeatureSource(
+            self.feature_map, *rows, least, map_per_split, self.n_classes, has_sigma, fit
+        )
         if self.max_leaf_size is None:
             return source
         sigma = float(self.sigmas[0]) if has_sigma else 0.0
@@ -481,48 +483,51 @@ class RidgeSearch:
         if targets.classes is None and not self.is_multilabel:
             # Errors come from far larger squares.
             rounding *= np.var(targets(slice(None)), axis=0).mean()
-        equal, alphas, problems = Equal(rounding=rounding, unit=unit), self.alphas, None
+        equal, alphas, problems = Ties(rounding=rounding, unit=unit), self.alphas, None
         if self.scorer is not None:
-            equal = Equal(ceiling=None)
+            equal = Ties(ceiling=None)
         if self.n_classes and (self.feature_map is None or self.scorer is not None):
             alphas, problems = self._decided_alphas, self._decided_problems
         signs = signs_of(self.n_classes) if problems is not None and self.scorer is None else None
 
         def score_sigma(sigma):
-            of_splits = source.held(sigma, alphas, problems)
+            of_splits = source.predict(sigma, alphas, problems)
             if self.scorer is not None:
-                return [self._scores(held) for held in of_splits]
+                return list(map(self._scores, of_splits))
             if signs is not None:
-                return [-held.pair_errors(signs) for held in of_splits]
-            return [-held.errors() for held in of_splits]
+                return [-split.pair_errors(signs) for split in of_splits]
+            return [-split.errors() for split in of_splits]
 
         return search(grid_of(self.sigmas, alphas), score_sigma, equal, verbose=self.verbose)
 
-    def _scores(self, held):
+    def _scores(self, predictions):
         """Return the scores of all alphas: accuracies, negative errors, or those of the scorer."""
+        if self.scorer is None and self.n_classes:
+            return predictions.accuracies(self.decision)
         if self.scorer is None:
-            return held.accuracies(self.decision) if self.n_classes else -held.errors()
-        known, rows = [], held.rows
-        for place, values in enumerate(held.values):
+            return -predictions.errors()
+        stand_ins, rows = [], predictions.rows
+        for place, values in enumerate(predictions.values):
             if self.is_multilabel:
-                known.append(KnownLabels(values))
+                stand_ins.append(KnownLabels(values))
             elif not self.n_classes:
-                known.append(KnownPredictions(values.reshape(rows.y.shape)))
+                stand_ins.append(KnownPredictions(values.reshape(rows.y.shape)))
             else:
-                scores, codes = held.scores_at(place, self.decision), rows.values.values
+                scores, codes = predictions.scores_at(place, self.decision), rows.values.values
                 is_of_pairs = scores.shape[1] == 1 or self.decision.is_of_pairs
-                known.append(KnownDecisions(self.classes, values, scores, codes, is_of_pairs))
-        return np.array([self.scorer(one, rows) for one in known])
+                stand_ins.append(KnownDecisions(self.classes, values, scores, codes, is_of_pairs))
+        return np.array([self.scorer(stand_in, rows) for stand_in in stand_ins])
 
     def _look(self, source, points, n_splits=None):
         """Return a `Look` at every point; points that share a sigma share its features."""
         looks = {}
         for sigma in dict.fromkeys(sigma for sigma, _ in points):
             alphas = [alpha for other, alpha in points if other == sigma]
-            of_splits = source.held(sigma, alphas, self._decided_problems, n_splits)
-            scores = np.mean([self._scores(held) for held in of_splits], axis=0).tolist()
+            of_splits = source.predict(sigma, alphas, self._decided_problems, n_splits)
+            scores = np.mean(list(map(self._scores, of_splits)), axis=0).tolist()
             for place, alpha in enumerate(alphas):
-                looks[sigma, alpha] = Look(scores[place], [held.at(place) for held in of_splits])
+                predictions = [split.for_alpha(place) for split in of_splits]
+                looks[sigma, alpha] = Look(scores[place], predictions)
         return looks
 
     def _n_affordable_splits(self, source, n_points):
@@ -547,11 +552,11 @@ class RidgeSearch:
         rows = self.rows.more(most)
         if rows is None:
             return best, looks
-        others = sorted((point for point in scores if point != best), key=lambda p: -scores[p])
+        runners_up = sorted((p for p in scores if p != best), key=lambda p: -scores[p])
         # Numbers keep the landmarks of the search; those of classes are found with labels.
-        fit = None if self.n_classes or self.learns else source.fit
+        fit = None if self.n_classes or self.map_per_split else source.fit
         source = self._source(rows, fit is None, fit)
-        points, looks = [best, *others[: _BEST - 1]], {}
+        points, looks = [best, *runners_up[: _BEST - 1]], {}
         while points:
             looks |= self._look(source, points)
             for point, look in looks.items():

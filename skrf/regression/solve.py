@@ -84,9 +84,10 @@ class Solution:
 
 def values_of(solutions, features):
     """Return the regressions of solutions for several alphas at features, (n_alphas, n, V)."""
-    coef = np.concatenate([one.coef for one in solutions], axis=1)
+    coef = np.concatenate([solution.coef for solution in solutions], axis=1)
     values = (features @ coef).reshape(len(features), len(solutions), -1).transpose(1, 0, 2)
-    return values * solutions[0].unit + np.stack([one.intercept for one in solutions])[:, None]
+    intercepts = np.stack([solution.intercept for solution in solutions])
+    return values * solutions[0].unit + intercepts[:, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,9 +165,9 @@ class Posterior:
             return squared_norms(features @ like(self.root, features))
         coordinates, xp = features @ like(self.basis, features), namespace(features)
         # No row says anything about what is at right angles to all rows.
-        rest = squared_norms(features) - squared_norms(coordinates)
-        rest = xp.where(rest > 0, rest, like(0.0, rest)) * self.prior
-        return rest + squared_norms(coordinates @ like(self.root, features))
+        beyond = squared_norms(features) - squared_norms(coordinates)
+        beyond = xp.where(beyond > 0, beyond, like(0.0, beyond)) * self.prior
+        return beyond + squared_norms(coordinates @ like(self.root, features))
 
     def drawn(self, normal):
         """Return the changes of coefficients (M, T, n) and intercepts (T, n) in drawn functions.
@@ -212,7 +213,7 @@ def solve_posterior(moments, alpha, sizes, noise=None):
 
     Parameters
     ----------
-    moments : Moments
+    moments : RidgeMoments
         Of all rows.
     alpha : float
         The ridge.
@@ -248,7 +249,7 @@ def solve_problems(moments, problems, alphas):
 
     Parameters
     ----------
-    moments : Moments
+    moments : RidgeMoments
         Of every class, or of all rows with the targets of a single problem.
     problems : sequence of Problem
         What is solved for.
@@ -267,7 +268,7 @@ def solve_problems(moments, problems, alphas):
             nothing = np.zeros((moments.n_columns, 1))
             return [(nothing, level)] * len(alphas)
         pooled = moments.pooled(problem.groups, problem.targets)
-        return [(one.coef, one.intercept) for one in _of_targets(pooled, alphas)]
+        return [(solution.coef, solution.intercept) for solution in _of_targets(pooled, alphas)]
 
     solved = run_all(of_problem, problems)
     solutions = []
@@ -330,7 +331,7 @@ class Spectrum:
 
     Parameters
     ----------
-    moments : Moments
+    moments : RidgeMoments
         Of all rows.
     """
 
@@ -348,7 +349,7 @@ class Spectrum:
         return (self.values > 0)[:, None] / (self.values[:, None] + alphas)
 
     def cross_validation(self, alphas):
-        """Return the mean squared errors of generalised cross-validation, like `Moments.errors`.
+        """Return errors of generalised cross-validation, as `RidgeMoments.errors` does.
 
         They are infinite if less than one degree of freedom is left.
         """
@@ -373,15 +374,15 @@ class Spectrum:
         freedom, size = sizes.freedom - 1, self.values[-1] or 1.0
 
         def loss(log_alpha):
-            shrunk, left = parts(log_alpha)
+            shrunk, left = shares_and_squares(log_alpha)
             return freedom * np.log(left).sum() - len(left) * np.log(shrunk).sum()
 
         def slope(log_alpha):
-            shrunk, left = parts(log_alpha)
+            shrunk, left = shares_and_squares(log_alpha)
             by_alpha = (shrunk * (1 - shrunk)) @ explained
             return freedom * np.sum(by_alpha / left) - len(left) * np.sum(1 - shrunk)
 
-        def parts(log_alpha):
+        def shares_and_squares(log_alpha):
             shrunk = 1 / (1 + self.values / (size * np.exp(log_alpha)))
             return shrunk, rest + shrunk @ explained
 
@@ -429,7 +430,7 @@ class RowSystem:
     @classmethod
     def of_gram(cls, gram, codes, weights, n_classes):
         """Return the system of rows whose kernel is known."""
-        return cls(lambda one, two: gram[one, two], codes, weights, n_classes)
+        return cls(lambda first, second: gram[first, second], codes, weights, n_classes)
 
     def solve_duals(self, problems, alphas):
         """Return, for every problem, slices of rows, their coefficients and offsets.
@@ -458,13 +459,13 @@ class RowSystem:
         """Return the kernel of the rows of some slices."""
         block = np.empty((ends[-1], ends[-1]))
         places = [slice(*pair) for pair in pairwise(ends.tolist())]
-        for i, one in enumerate(places):
-            for j, two in enumerate(places[: i + 1]):
-                block[one, two] = self.kernel(rows[i], rows[j])
-                block[two, one] = block[one, two].T
+        for i, first in enumerate(places):
+            for j, second in enumerate(places[: i + 1]):
+                block[first, second] = self.kernel(rows[i], rows[j])
+                block[second, first] = block[first, second].T
         return block
 
-    def values(self, cross, problems, alphas, known=None):
+    def values(self, cross, problems, alphas, solved_before=None):
         """Return the regressions at other rows, (n_alphas, n_others, V).
 
         Parameters
@@ -475,17 +476,18 @@ class RowSystem:
             What is solved for.
         alphas : sequence of float
             The ridges.
-        known : dict of int to ndarray, default=None
+        solved_before : dict of int to ndarray, default=None
             Values, (n_alphas, n_others, T), by the number of a problem that is not to be solved.
         """
-        known = known or {}
-        rest = [number for number in range(len(problems)) if number not in known]
-        solved = self.solve_duals([problems[number] for number in rest], alphas)
-        parts = dict(known)
-        for number, (rows, duals, offsets) in zip(rest, solved, strict=True):
+        solved_before = solved_before or {}
+        to_solve = [number for number in range(len(problems)) if number not in solved_before]
+        solved = self.solve_duals([problems[number] for number in to_solve], alphas)
+        values_of_problems = dict(solved_before)
+        for number, (rows, duals, offsets) in zip(to_solve, solved, strict=True):
             values = np.tensordot(cross[:, np.r_[tuple(rows)]], duals, 1) + offsets
-            parts[number] = np.moveaxis(values, 2, 0)
-        return np.concatenate([parts[number] for number in range(len(problems))], axis=2)
+            values_of_problems[number] = np.moveaxis(values, 2, 0)
+        in_order = [values_of_problems[number] for number in range(len(problems))]
+        return np.concatenate(in_order, axis=2)
 
 
 def duals_of(block, targets, weights, alphas):

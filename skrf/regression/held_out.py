@@ -17,7 +17,7 @@ from .._arrays import rounding_of, take, to_host
 from ..features import ClusterNystroem, as_feature_map, columns_of
 from .data import Data, Splits, as_slice, stratified, sums_of_splits
 from .decide import best_classes, losses
-from .moments import RidgeSums, beside_threads, features_of, held_features, moments_of_groups
+from .moments import RidgeSums, beside_threads, features_of, moments_of_groups, store_features
 from .near_far import NearFarKernel, NearFarRows, check_leaves, sampled
 from .rows import kernel_between
 from .solve import RowSystem, Solution, solve_problems, values_of
@@ -28,7 +28,7 @@ _CENTER_ROWS = 5000  # in which a search looks for landmarks
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class HeldOutPredictions:
     """Values of rows that were left out of a fit, for every alpha.
 
     Parameters
@@ -45,10 +45,10 @@ class Held:
     rows: Data
     solutions: list
 
-    def at(self, place):
+    def for_alpha(self, place):
         """Return the same for one alpha."""
-        some = slice(place, place + 1)
-        return Held(self.values[some], self.rows, self.solutions[some])
+        alpha = slice(place, place + 1)
+        return HeldOutPredictions(self.values[alpha], self.rows, self.solutions[alpha])
 
     def errors(self):
         """Return the mean squared errors of the targets, (n_alphas,), in their largest unit."""
@@ -79,9 +79,9 @@ class Held:
         codes, weights = self.rows.values.values, self.rows.score_weights
         scores = self.scores_at(place, decision)
         is_of_pairs = scores.shape[1] == 1 or decision.is_of_pairs
-        seen = self.values[place] if is_of_pairs else scores
+        values = self.values[place] if is_of_pairs else scores
         total = len(codes) if weights is None else weights.sum()
-        return losses(seen, codes, weights, is_of_pairs) / total
+        return losses(values, codes, weights, is_of_pairs) / total
 
     def accuracies(self, decision):
         """Return the shares of the rows that a decision gets right, (n_alphas,)."""
@@ -108,14 +108,14 @@ class FeatureSource:
         Of the rows.
     least_alpha : float
         The smallest ridge.
-    is_apart : bool
+    map_per_split : bool
         Whether every split has its own map, fitted to the rows that it trains on. Otherwise all
         share one, fitted to all rows without their labels.
     n_classes : int
         Number of classes; 0 for numbers.
     has_sigma : bool, default=True
         Whether maps are fitted at values of sigma, or as they are.
-    given_fit : callable, default=None
+    shared_fit : callable, default=None
         Returns a fitted map at a sigma, for all splits.
     """
 
@@ -123,16 +123,16 @@ class FeatureSource:
     data: Data
     splits: Splits
     least_alpha: float
-    is_apart: bool
+    map_per_split: bool
     n_classes: int
     has_sigma: bool = True
-    given_fit: Callable | None = None
+    shared_fit: Callable | None = None
 
     @cached_property
     def fit(self):
         """A function that returns the map fitted to all rows at a sigma."""
-        data = self.data if self.is_apart else replace(self.data, target=None)
-        return self.given_fit or self._fit_to(data)
+        data = self.data if self.map_per_split else replace(self.data, target=None)
+        return self.shared_fit or self._fit_to(data)
 
     def _fit_to(self, data):
         if isinstance(self.feature_map, ClusterNystroem) and len(data.y) > _CENTER_ROWS:
@@ -150,11 +150,11 @@ class FeatureSource:
         return columns_of(self.feature_map, len(self.data.y))
 
     @cached_property
-    def _parts(self):
+    def _sides(self):
         """Of every split, what fits maps to the rows to train on, and the rows on both sides."""
         pairs = zip(self.splits.trains, self.splits.tests, strict=True)
-        parts = [[self.data.part(rows) for rows in pair] for pair in pairs]
-        return [(self._fit_to(train), train, test) for train, test in parts]
+        sides = [[self.data.part(rows) for rows in pair] for pair in pairs]
+        return [(self._fit_to(train), train, test) for train, test in sides]
 
     @cached_property
     def _tests(self):
@@ -165,13 +165,13 @@ class FeatureSource:
 
     def _read(self, sigma, has_sums):
         """Yield the map, rows to train on, X to test on and sums to train on, of every split."""
-        if self.is_apart:
-            for fit, *parts in self._parts:
-                feature_map, (train, test) = self._held(as_feature_map(fit(sigma)), *parts)
+        if self.map_per_split:
+            for fit, *sides in self._sides:
+                feature_map, (train, test) = self._stored(as_feature_map(fit(sigma)), *sides)
                 sums = has_sums and self._nothing(feature_map, train).added(train)
                 yield feature_map, train, test.X, sums
             return
-        feature_map, (data,) = self._held(as_feature_map(self.fit(sigma)), self.data)
+        feature_map, (data,) = self._stored(as_feature_map(self.fit(sigma)), self.data)
         trains = [None] * len(self.splits)
         if has_sums:
             trains = sums_of_splits(self._nothing(feature_map, data), data, self.splits)
@@ -179,15 +179,15 @@ class FeatureSource:
             of_train = None if has_sums else data.part(train)  # which takes a copy
             yield feature_map, of_train, take(data.X, as_slice(test)), sums
 
-    def _held(self, feature_map, *parts):
+    def _stored(self, feature_map, *data):
         """Return what to use in place of a map and of rows: features, if they fit in memory."""
-        n_rows = sum(len(part.y) for part in parts)
+        n_rows = sum(len(side.y) for side in data)
         if n_rows * (feature_map.n_columns or 1) > _MOST_NUMBERS:
-            return feature_map, parts
-        return held_features(feature_map, *parts)
+            return feature_map, data
+        return store_features(feature_map, *data)
 
-    def held(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
-        """Return a list of what is `Held` of every split, or of the first few.
+    def predict(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
+        """Return the `HeldOutPredictions` of every split, or of the first few.
 
         Parameters
         ----------
@@ -214,7 +214,7 @@ class FeatureSource:
                     values, solutions = self._of_classes(
                         feature_map, train, features, alphas, problems
                     )
-                results.append(Held(values, test, solutions))
+                results.append(HeldOutPredictions(values, test, solutions))
         return results
 
     def _of_classes(self, feature_map, train, features, alphas, problems):
@@ -222,22 +222,22 @@ class FeatureSource:
         codes, n_columns = train.values.values, features.shape[1]
         counts = np.bincount(codes, minlength=self.n_classes)
         n_rows = [counts[problem.groups].sum() for problem in problems]
-        few = {k for k, n in enumerate(n_rows) if n < n_columns and len(codes) <= _MOST_ROWS}
-        rest = [k for k in range(len(problems)) if k not in few]
-        known, solutions, values = {}, [None] * len(alphas), None
-        if rest:
-            given = codes, self.n_classes, train.sample_weight, min(alphas)
-            moments = moments_of_groups(feature_map, train.X, *given)
-            solutions = solve_problems(moments, [problems[k] for k in rest], alphas)
+        in_rows = {k for k, n in enumerate(n_rows) if n < n_columns and len(codes) <= _MOST_ROWS}
+        in_columns = [k for k in range(len(problems)) if k not in in_rows]
+        solved, solutions, values = {}, [None] * len(alphas), None
+        if in_columns:
+            classes = codes, self.n_classes, train.sample_weight
+            moments = moments_of_groups(feature_map, train.X, *classes, min(alphas))
+            solutions = solve_problems(moments, [problems[k] for k in in_columns], alphas)
             values = values_of(solutions, features)
-            ends = np.cumsum([problems[k].targets.shape[1] for k in rest])
-            known = dict(zip(rest, np.split(values, ends[:-1], axis=2), strict=True))
-        if few:
+            ends = np.cumsum([problems[k].targets.shape[1] for k in in_columns])
+            solved = dict(zip(in_columns, np.split(values, ends[:-1], axis=2), strict=True))
+        if in_rows:
             train = train.part(np.argsort(codes, kind="stable"))
             rows = features_of(feature_map, train.X)
-            given = train.values.values, train.sample_weight, self.n_classes
-            system = RowSystem.of_gram(rows @ rows.T, *given)
-            values = system.values(features @ rows.T, problems, alphas, known)
+            classes = train.values.values, train.sample_weight, self.n_classes
+            system = RowSystem.of_gram(rows @ rows.T, *classes)
+            values = system.values(features @ rows.T, problems, alphas, solved)
         return values, solutions
 
 
@@ -260,26 +260,26 @@ class KernelSource:
     n_classes: int
 
     @cached_property
-    def _parts(self):
-        parts = []
+    def _pairs(self):
+        pairs = []
         for train, test in zip(self.splits.trains, self.splits.tests, strict=True):
             train = self.data.part(train)
             order = np.argsort(train.values.values, kind="stable")
-            parts.append((train.part(order), self.data.part(test)))
-        return parts
+            pairs.append((train.part(order), self.data.part(test)))
+        return pairs
 
     n_columns = None
 
-    def held(self, sigma: float, alphas: Sequence[float], problems, n_splits=None):
-        """Return a list of what is `Held` of every split; see `FeatureSource`."""
+    def predict(self, sigma: float, alphas: Sequence[float], problems, n_splits=None):
+        """Return the `HeldOutPredictions` of every split; see `FeatureSource`."""
         results = []
-        for train, test in self._parts[:n_splits]:
+        for train, test in self._pairs[:n_splits]:
             rows = to_host(train.X)
-            gram, cross = (kernel_between(to_host(part.X), rows, sigma) for part in (train, test))
-            given = train.values.values, train.sample_weight, self.n_classes
-            values = RowSystem.of_gram(gram, *given).values(cross, problems, alphas)
+            gram, cross = (kernel_between(to_host(side.X), rows, sigma) for side in (train, test))
+            classes = train.values.values, train.sample_weight, self.n_classes
+            values = RowSystem.of_gram(gram, *classes).values(cross, problems, alphas)
             nothing = Solution(0.0, np.empty((0, 0)), np.ones(values.shape[2]), np.empty(0))
-            results.append(Held(values, test, [nothing] * len(alphas)))
+            results.append(HeldOutPredictions(values, test, [nothing] * len(alphas)))
         return results
 
 
@@ -337,12 +337,12 @@ class LeafSource:
             return weights.sum()
         return weights[np.isin(self.everything.values.values, problem.groups)].sum()
 
-    def held(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
-        """Return a list of the only `Held`; see `FeatureSource`."""
+    def predict(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
+        """Return a list of the only `HeldOutPredictions`; see `FeatureSource`."""
         data, feature_map = self.data, as_feature_map(self.fit(sigma))
         with beside_threads(feature_map):
             leaves = self._near_far.subset(feature_map, data.X, self._rows)
             values = NearFarRows.under(leaves, data).held(problems, alphas, self._total)
         unit = data.values.unit if problems is None else np.ones(values.shape[2])
         nothing = Solution(0.0, np.empty((0, 0)), unit, np.empty(0))
-        return [Held(values * unit, data, [nothing] * len(alphas))]
+        return [HeldOutPredictions(values * unit, data, [nothing] * len(alphas))]
