@@ -321,27 +321,6 @@ class RidgeMoments:
         """Weights of the targets' errors, in these units, in their mean in the largest unit."""
         return (self.unit / self.unit.max()) ** 2 / len(self.unit)
 
-    def errors(self, other, coef):
-        """Return mean squared errors of predictions from other moments, in the largest unit.
-
-        Parameters
-        ----------
-        other : RidgeMoments
-            Moments that the coefficients come from, in the same units.
-        coef : ndarray of shape (M, T, n_alphas)
-            Coefficients.
-        """
-        # Coefficients may be only rounding, if alpha is lost in it.
-        with np.errstate(over="ignore", invalid="ignore"):
-            of_features = np.tensordot(self.gram, coef, 1) - 2 * self.cross[:, :, None]
-            spread = np.einsum("mta,mta->ta", coef, of_features) + self.squares[:, None]
-            gap, target_gap = (
-                mean - other_mean for mean, other_mean in zip(self.means, other.means, strict=True)
-            )
-            offset = target_gap[:, None] - np.tensordot(gap, coef, 1)
-            errors = self.shares @ (np.maximum(spread, 0.0) / self.weight + offset**2)
-        return np.where(np.isnan(errors), np.inf, errors)
-
 
 def bytes_of_moments(n_columns, n_targets):
     """Return how many bytes the moments of so many features and targets hold."""

@@ -349,7 +349,7 @@ class Spectrum:
         return (self.values > 0)[:, None] / (self.values[:, None] + alphas)
 
     def cross_validation(self, alphas):
-        """Return errors of generalised cross-validation, as `RidgeMoments.errors` does.
+        """Return mean squared errors of generalised cross-validation, in the largest unit.
 
         They are infinite if less than one degree of freedom is left.
         """
