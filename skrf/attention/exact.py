@@ -121,7 +121,7 @@ def exact_attention(
     heads = inputs.heads_of(np.arange(inputs.k.shape[0]))
     if mask is not None and mask.n_heads not in (None, inputs.n_query_heads):
         heads = np.arange(heads.size).reshape(heads.shape)  # every head of the batch has its own
-    options = dtype_of_logits(inputs, scale), scale, causal, mask, block_size
+    options = dtype_of_logits(inputs.q, inputs.k, scale), scale, causal, mask, block_size
     results = []
     for sets in inputs.slices(block_size):
         parts = zip(*_by_block(inputs.of(sets), heads[sets], *options), strict=True)
@@ -194,12 +194,18 @@ def _by_block(inputs, heads, dtype, scale, causal, mask, block_size):
             logits = logits_of(rows, n, xp.float64)
             weights, level = exp_and_max(arithmetic(logits).add(logits, like(logs, logits)))
             total = xp.sum(weights, axis=-1, keepdims=True)
-        logs = log_weights(total[..., 0], level[..., 0])
-        logs = logs if mask is None else logs + math.log(mask.largest)
-        # Divide before multiplying by the values, which may be near the largest float.
-        weights = arithmetic(weights).divide(weights, xp.where(total == 0, like(1.0, total), total))
-        yield cast(weights @ cast(v[..., :n, :], weights.dtype), v.dtype), logs
+        means, logs = means_and_logs(weights, total, level, v[..., :n, :])
+        yield means, logs if mask is None else logs + math.log(mask.largest)
         del weights  # free them before the next block
+
+
+def means_and_logs(weights, total, level, v):
+    """Return means of values, and the logarithms of their weights' totals times exp(level)."""
+    logs = log_weights(total[..., 0], level[..., 0])
+    # Divide before multiplying by the values, which may be near the largest float.
+    total = namespace(total).where(total == 0, like(1.0, total), total)
+    weights = arithmetic(weights).divide(weights, total)
+    return cast(weights @ cast(v, weights.dtype), v.dtype), logs
 
 
 def exact_logits(q, k, dtype, scale, positions=None, padding=None, falls=None):
@@ -232,8 +238,8 @@ def exact_logits(q, k, dtype, scale, positions=None, padding=None, falls=None):
     return logits
 
 
-def dtype_of_logits(inputs, scale):
-    """Return the inputs' dtype, or float64 if their logits may need it."""
-    largest = largest_entry(inputs.q) * largest_entry(inputs.k)  # Python's floats overflow to inf
-    bound = check_logits(largest * scale * inputs.q.shape[-1], inputs.q, inputs.k, scale)
-    return namespace(inputs.q).float64 if bound > _LARGEST_SINGLE_LOGIT else inputs.q.dtype
+def dtype_of_logits(q, k, scale):
+    """Return the dtype of queries and keys, or float64 if their logits may need it."""
+    largest = largest_entry(q) * largest_entry(k)  # Python's floats overflow to inf
+    bound = check_logits(largest * scale * q.shape[-1], q, k, scale)
+    return namespace(q).float64 if bound > _LARGEST_SINGLE_LOGIT else q.dtype

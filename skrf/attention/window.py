@@ -4,18 +4,17 @@ A call is its steps, block by block: a state holds the keys that later queries m
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from .._arrays import cast, like, namespace
+from .._arrays import like, namespace
 from .._estimator import EstimatorBase
-from .._sums import exp_and_max, transposed
+from .._sums import exp_and_max
 from .._typing import Array
 from .._validation import check_integer
 from ._inputs import blocks_between, check_flag, check_inputs, check_scale, side_by_side
 from ._state import State
-from .exact import dtype_of_logits
-from .merging import log_weights
+from .exact import dtype_of_logits, exact_logits, means_and_logs
 
 _BLOCK_ROWS = 128  # queries that are computed at a time
 
@@ -206,39 +205,37 @@ class WindowAttention(EstimatorBase):
         check_integer("size", self.size)
         check_integer("n_first", self.n_first, least=0)
         scale = check_scale(self.scale, inputs.q.shape[-1])
-        n_keys, d, lead = inputs.k.shape[1], inputs.k.shape[-1], inputs.key_leading
+        n_keys, lead = inputs.k.shape[1], inputs.key_leading
         xp, entries = namespace(inputs.k), namespace(inputs.k).concat([inputs.k, inputs.v], axis=-1)
-        if state.rows is not None:
-            state.check_fits(inputs.k, (*lead, entries.shape[-1]))
-            state = state.mapped(lambda x: xp.reshape(x, (-1, *x.shape[len(lead) :])))
         is_key = xp.ones_like(inputs.k[..., 0]) if inputs.padding is None else ~inputs.padding
         is_key, first, results = xp.astype(is_key, xp.int64), n_keys - inputs.q.shape[-2], []
+        if state.rows is None:
+            state = WindowState(entries[:, :0, :], is_key[:, :0], 0 * is_key[:, :1])
+        else:
+            state.check_fits(inputs.k, (*lead, entries.shape[-1]))
+            state = state.mapped(lambda x: xp.reshape(x, (-1, *x.shape[len(lead) :])))
         for rows in blocks_between([0, first, n_keys], _BLOCK_ROWS):
             state, n_seen = _with_rows(state, entries[:, rows, :], is_key[:, rows])
             if rows.start >= first:
                 q = inputs.q[..., rows.start - first : rows.stop - first, :]
-                block = replace(inputs, q=q, k=state.rows[..., :d], v=state.rows[..., d:])
-                results.append(self._read(block, state.positions, n_seen, scale))
+                results.append(self._read(q, state, n_seen, scale))
             state = self._without_passed(state)
         state = state.mapped(lambda x: xp.reshape(x, (*lead, *x.shape[1:])))
         outs, logs = map(list, zip(*results, strict=True))
         out, lse = inputs.given_layout(side_by_side(outs, -2)), side_by_side(logs, -1)
         return out, inputs.given_rows(lse), state
 
-    def _read(self, inputs, positions, n_seen, scale):
+    def _read(self, q, state, n_seen, scale):
         """Return outputs (U, G, n, e) and log-sum-exps; n_seen (U, n) counts keys up to a query."""
-        dtype, positions = dtype_of_logits(inputs, scale), positions[:, None, :]
+        d, positions, xp = q.shape[-1], state.positions[:, None, :], namespace(q)
+        k, v = state.rows[:, None, :, :d], state.rows[:, None, :, d:]
         distance = n_seen[..., None] - positions  # 1 for the key at the position of the query
         is_seen = (distance <= self.size) | (positions < self.n_first)
         is_seen = is_seen & (positions >= 0) & (distance > 0)
-        xp = namespace(inputs.q)
-        logits = cast(inputs.q, dtype) * scale @ transposed(cast(inputs.k, dtype))[:, None, ...]
+        logits = exact_logits(q, k, dtype_of_logits(q, k, scale), scale)
         logits = xp.where(is_seen[:, None, ...], logits, like(-math.inf, logits))
         weights, level = exp_and_max(logits)
-        total = xp.sum(weights, axis=-1, keepdims=True)
-        weights = weights / xp.where(total == 0, like(1.0, total), total)
-        out = weights @ cast(inputs.v, dtype)[:, None, ...]
-        return out, log_weights(total[..., 0], level[..., 0])
+        return means_and_logs(weights, xp.sum(weights, axis=-1, keepdims=True), level, v)
 
     def _without_passed(self, state):
         """Return the state without the keys that no later query sees, if they are many."""
@@ -256,10 +253,6 @@ class WindowAttention(EstimatorBase):
 def _with_rows(state, rows, is_key):
     """Return the state with the keys of a block, and how many keys its positions have seen."""
     xp = namespace(rows)
-    n_seen = xp.cumulative_sum(is_key, axis=1)
-    n_seen = n_seen if state.rows is None else n_seen + state.n_keys
-    positions = is_key * n_seen - 1
-    if state.rows is not None:
-        rows = xp.concat([state.rows, rows], axis=1)
-        positions = xp.concat([state.positions, positions], axis=1)
-    return WindowState(rows, positions, n_seen[:, -1:]), n_seen
+    n_seen = state.n_keys + xp.cumulative_sum(is_key, axis=1)
+    positions = xp.concat([state.positions, is_key * n_seen - 1], axis=1)
+    return WindowState(xp.concat([state.rows, rows], axis=1), positions, n_seen[:, -1:]), n_seen
