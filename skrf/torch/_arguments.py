@@ -25,23 +25,23 @@ def checked_tensors(query, key, value):
     return [tensor[:, None] if tensor.ndim == 3 else tensor for tensor in inputs.values()]
 
 
-def check_is_eager(parts, has_func_grad):
+def check_is_eager(inputs, has_func_grad):
     """Raise where the contents of tensors cannot be read, or ``torch.func.grad`` cannot serve."""
-    functorch, what = torch._C._functorch, None
+    functorch, unserved = torch._C._functorch, None
     if torch.jit.is_tracing():
-        what = "torch.jit.trace, which would record one length and one draw"
+        unserved = "torch.jit.trace, which would record one length and one draw"
     elif torch.compiler.is_compiling():
-        what = "torch.export" if getattr(torch.compiler, "is_exporting", bool)() else None
-    elif any(part.is_meta for part in parts):
-        what = "tensors of the device meta"
-    elif any(map(functorch.is_batchedtensor, parts)):
-        what = "torch.vmap"
-    elif not has_func_grad and any(map(functorch.is_gradtrackingtensor, parts)):
-        what = "torch.func.grad"
-    if what is not None:
+        unserved = "torch.export" if getattr(torch.compiler, "is_exporting", bool)() else None
+    elif any(tensor.is_meta for tensor in inputs):
+        unserved = "tensors of the device meta"
+    elif any(map(functorch.is_batchedtensor, inputs)):
+        unserved = "torch.vmap"
+    elif not has_func_grad and any(map(functorch.is_gradtrackingtensor, inputs)):
+        unserved = "torch.func.grad"
+    if unserved is not None:
         raise RuntimeError(
             "Attention that reads its inputs, to check them and to choose scales, cannot serve "
-            f"{what}: RandomFeatureAttention(check_values=False) can."
+            f"{unserved}: RandomFeatureAttention(check_values=False) can."
         )
 
 

@@ -14,7 +14,7 @@ _PART_ROWS = 128  # of a triangular product
 _CLOSE = 1e-9  # what rounding may change at the rows of a test
 
 
-class Side(NamedTuple):
+class LogFeatures(NamedTuple):
     """Quadratic logarithms of the features of one side, for every head or for all.
 
     Parameters
@@ -34,22 +34,23 @@ class Side(NamedTuple):
     @classmethod
     def of(cls, maps, width, name):
         """Return that of the feature maps of heads, or raise and name them."""
-        parts = []
+        coefficients = []
         for feature_map in maps:
-            known = feature_map.is_positive and _quadratic(feature_map, width)
-            if not known:
+            quadratic = feature_map.is_positive and _quadratic(feature_map, width)
+            if not quadratic:
                 raise ValueError(
                     "check_values=False needs features whose logarithms are quadratic functions of "
                     f"a row, such as those of OptimalPositiveRF, got feature_map={name!r}."
                 )
-            parts.append(known)
-        return cls(*(torch.tensor(np.stack(arrays)) for arrays in zip(*parts, strict=True)))
+            coefficients.append(quadratic)
+        stacks = map(np.stack, zip(*coefficients, strict=True))
+        return cls(*map(torch.tensor, stacks))
 
     def logs(self, rows):
         """Return the logarithms of the features of rows (batch, heads, ..., n, d)."""
         shape = -1, *[1] * (rows.ndim - 4)
         square, slope, start = (
-            part.to(rows.device).reshape(*shape, *part.shape[1:]) for part in self
+            array.to(rows.device).reshape(*shape, *array.shape[1:]) for array in self
         )
         return ((rows @ square) * rows).sum(-1, keepdim=True) + rows @ slope + start
 
@@ -62,22 +63,22 @@ def _quadratic(feature_map, width):
     test = rng.normal(size=(4, width))
     rows = [np.zeros((1, width)), unit, -unit, unit[i] + unit[j], test]
     logs = feature_map(np.concatenate(rows)).values
-    start, ahead, back, pairs, found = np.split(logs, np.cumsum([len(part) for part in rows])[:-1])
+    start, ahead, back, pairs, values = np.split(logs, np.cumsum([len(part) for part in rows])[:-1])
     slope, square = (ahead - back) / 2, np.diag(((ahead + back) / 2 - start).mean(axis=1))
     mixed = (pairs - ahead[i] - ahead[j] + start).mean(axis=1) / 2
     square[i, j] = square[j, i] = mixed
     expected = np.einsum("ni,ij,nj->n", test, square, test)[:, None] + test @ slope + start
-    if not np.allclose(found, expected, rtol=_CLOSE, atol=_CLOSE * max(1.0, np.abs(logs).max())):
+    if not np.allclose(values, expected, rtol=_CLOSE, atol=_CLOSE * max(1.0, np.abs(logs).max())):
         return None
     return square, slope, start
 
 
 def attend(sides, query, key, value, is_causal):
-    """Return attention with the features of both `Side` objects.
+    """Return attention with the features of both `LogFeatures`.
 
     Parameters
     ----------
-    sides : pair of Side
+    sides : pair of LogFeatures
         Queries and keys.
     query, key, value : Tensor of shape (batch, heads, length, width)
         The inputs; keys may have fewer heads.
@@ -85,7 +86,7 @@ def attend(sides, query, key, value, is_causal):
         Whether queries, which are then as many as keys, do not see later keys.
     """
     dtype, (n_batch, n_heads, n_queries, width) = query.dtype, query.shape
-    query, key, value = (part.double() for part in (query, key, value))
+    query, key, value = (tensor.double() for tensor in (query, key, value))
     query = query.reshape(n_batch, key.shape[1], -1, n_queries, width)
     values = torch.cat([torch.ones_like(value[..., :1]), value], dim=-1)[:, :, None]
     keys = sides[1].logs(key)[:, :, None]
@@ -107,8 +108,8 @@ def _causal(queries, keys, values):
     n_parts = n // _PART_ROWS + 3
     missing = n_parts * _PART_ROWS - n
     queries, keys, values = (
-        torch.nn.functional.pad(part, (0, 0, 0, missing)).unflatten(-2, (n_parts, _PART_ROWS))
-        for part in (queries, keys, values)
+        torch.nn.functional.pad(rows, (0, 0, 0, missing)).unflatten(-2, (n_parts, _PART_ROWS))
+        for rows in (queries, keys, values)
     )
     sums = (keys.mT @ values).cumsum(dim=-3)
     # Moved on by a part: subtracting later keys, which may weigh far more, would lose all digits.

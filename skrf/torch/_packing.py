@@ -22,7 +22,7 @@ def _edges(cu_seqlens, query, key):
     return edges
 
 
-def attend_packed(call, cu_seqlens, parts, log_gates):
+def attend_packed(call, cu_seqlens, inputs, log_gates):
     """Return the results of a call for packed sequences, each as if it were alone.
 
     Sequences whose lengths differ by less than a factor of 2 are one batch, padded at its end.
@@ -34,17 +34,17 @@ def attend_packed(call, cu_seqlens, parts, log_gates):
         (batch, heads, length, ...).
     cu_seqlens : Tensor of int
         Where sequences begin and end.
-    parts : list of Tensor of shape (1, heads, T, width)
+    inputs : list of Tensor of shape (1, heads, T, width)
         Queries, keys and values.
     log_gates : array or None
         As in a call.
     """
-    device, edges, lengths = parts[0].device, _edges(cu_seqlens, *parts[:2]), {}
+    device, edges, lengths = inputs[0].device, _edges(cu_seqlens, *inputs[:2]), {}
     for start, stop in zip(edges[:-1], edges[1:], strict=True):
         if stop > start:
             lengths.setdefault((stop - start - 1).bit_length(), []).append((start, stop - start))
     if log_gates is not None:
-        shape, log_gates = tuple(parts[1].shape[:3]), torch.as_tensor(log_gates, device=device)
+        shape, log_gates = tuple(inputs[1].shape[:3]), torch.as_tensor(log_gates, device=device)
         try:
             log_gates = log_gates.expand(shape)
         except RuntimeError:
@@ -52,17 +52,17 @@ def attend_packed(call, cu_seqlens, parts, log_gates):
                 f"log_gates must be (..., heads, S), broadcastable to {shape}, got "
                 f"{tuple(log_gates.shape)}."
             ) from None
-    found, places = [], []
+    results, places = [], []
     for sequences in lengths.values():
         starts, sizes = torch.tensor(sequences, device=device).T
         numbers = torch.arange(max(size for _, size in sequences), device=device)
         is_padding = numbers >= sizes[:, None]
         positions = torch.where(is_padding, 0, starts[:, None] + numbers)
-        batch = [part[0][:, positions].movedim(0, 1) for part in parts]
+        batch = [tensor[0][:, positions].movedim(0, 1) for tensor in inputs]
         gates = None if log_gates is None else log_gates[0][:, positions].movedim(0, 1)
-        hidden = is_padding if bool(is_padding.any()) else None
-        results = call(*batch, hidden, gates)
-        found.append([result.movedim(1, 0)[:, ~is_padding] for result in results])
+        padding = is_padding if bool(is_padding.any()) else None
+        outputs = call(*batch, padding, gates)
+        results.append([output.movedim(1, 0)[:, ~is_padding] for output in outputs])
         places.append(positions[~is_padding])
     order = torch.cat(places).argsort()
-    return [torch.cat(pieces, dim=1)[None, :, order] for pieces in zip(*found, strict=True)]
+    return [torch.cat(pieces, dim=1)[None, :, order] for pieces in zip(*results, strict=True)]

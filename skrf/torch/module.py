@@ -16,7 +16,7 @@ from ..attention._feature_maps import ignores_data, needs_data
 from ..attention._inputs import check_scale
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_is_eager, check_share, checked_tensors, padding_and_mask
-from ._export import Side
+from ._export import LogFeatures
 from ._export import attend as attend_unread
 from ._masks import TRAINED_PARTS, is_stream_mask, mask_of_call, owned
 from ._packing import attend_packed
@@ -182,7 +182,7 @@ class RandomFeatureAttention(nn.Module):
 
     def _renew(self):
         """Replace the operators of both directions, after a change of what they depend on."""
-        self._operators, self._sides = {}, {}
+        self._operators, self._log_features = {}, {}
         for is_causal in _DIRECTIONS:
             if is_causal in self._fits:
                 fitted, record = self._fits[is_causal]
@@ -325,21 +325,21 @@ class RandomFeatureAttention(nn.Module):
             otherwise. Gradients flow through it.
         """
         is_causal = self._direction(is_causal)
-        parts = checked_tensors(query, key, value)
+        inputs = checked_tensors(query, key, value)
         if self.check_values:
-            check_is_eager(parts, self._has_func_grad(is_causal))
-        if not enable_gqa and parts[0].shape[1] != parts[1].shape[1]:
+            check_is_eager(inputs, self._has_func_grad(is_causal))
+        if not enable_gqa and inputs[0].shape[1] != inputs[1].shape[1]:
             raise ValueError(
-                f"query has {parts[0].shape[1]} heads and key {parts[1].shape[1]}: pass "
+                f"query has {inputs[0].shape[1]} heads and key {inputs[1].shape[1]}: pass "
                 f"enable_gqa=True, got {enable_gqa!r}."
             )
         if scale is not None:
             width = query.shape[-1]
             factor = math.sqrt(check_scale(scale, width) / check_scale(self.scale, width))
-            parts[:2] = parts[0] * factor, parts[1] * factor
-        padding, mask = padding_and_mask(attn_mask, key_padding_mask, *parts[:2], is_causal)
-        parts[2] = nn.functional.dropout(parts[2], self.dropout, self.training)
-        parts[2] = nn.functional.dropout(parts[2], check_share("dropout_p", dropout_p))
+            inputs[:2] = inputs[0] * factor, inputs[1] * factor
+        padding, mask = padding_and_mask(attn_mask, key_padding_mask, *inputs[:2], is_causal)
+        inputs[2] = nn.functional.dropout(inputs[2], self.dropout, self.training)
+        inputs[2] = nn.functional.dropout(inputs[2], check_share("dropout_p", dropout_p))
         options = padding, log_gates, return_lse
         if not self.check_values:
             unread = padding, mask, self.mask, log_gates, cu_seqlens, self._stream
@@ -348,7 +348,7 @@ class RandomFeatureAttention(nn.Module):
                     "check_values=False allows no masks, padding, gates, cu_seqlens, chunked_loss "
                     "or return_lse."
                 )
-            results = self._attend_unread(*parts, is_causal)
+            results = self._attend_unread(*inputs, is_causal)
         elif cu_seqlens is not None:
             masks = attn_mask, key_padding_mask, self.mask
             if any(each is not None for each in masks) or self._stream is not None:
@@ -356,16 +356,16 @@ class RandomFeatureAttention(nn.Module):
                     "cu_seqlens needs attn_mask=None, key_padding_mask=None, a module whose mask "
                     "is None, and a call outside of chunked_loss."
                 )
-            results = self._attend_packed(cu_seqlens, parts, is_causal, log_gates, return_lse)
+            results = self._attend_packed(cu_seqlens, inputs, is_causal, log_gates, return_lse)
         elif self._stream is not None:
             if mask is not None or not is_causal:
                 raise ValueError(
                     "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
                     f"(L, S), got is_causal={is_causal!r}."
                 )
-            results = self._stream.attend(self, *parts, *options)
+            results = self._stream.attend(self, *inputs, *options)
         else:
-            results = self._attend(*parts, mask, is_causal, *options)
+            results = self._attend(*inputs, mask, is_causal, *options)
         if query.ndim == 4:
             return results
         return tuple(part[:, 0] for part in results) if return_lse else results[:, 0]
@@ -434,11 +434,11 @@ class RandomFeatureAttention(nn.Module):
             If the state was made for other widths, heads or batches.
         """
         self.init_state()
-        parts = checked_tensors(query, key, value)
-        check_is_eager(parts, has_func_grad=False)
+        inputs = checked_tensors(query, key, value)
+        check_is_eager(inputs, has_func_grad=False)
         if self.training and self.dropout:
-            parts[2] = nn.functional.dropout(parts[2], self.dropout)
-        *results, state = self._step(*parts, key_padding_mask, log_gates, return_lse, state)
+            inputs[2] = nn.functional.dropout(inputs[2], self.dropout)
+        *results, state = self._step(*inputs, key_padding_mask, log_gates, return_lse, state)
         return *(part[:, 0] if query.ndim == 3 else part for part in results), state
 
     @torch.compiler.disable
@@ -462,14 +462,14 @@ class RandomFeatureAttention(nn.Module):
         return *results, StreamState(**vars(state))
 
     @torch.compiler.disable
-    def _attend_packed(self, cu_seqlens, parts, is_causal, log_gates, return_lse):
+    def _attend_packed(self, cu_seqlens, inputs, is_causal, log_gates, return_lse):
         """Return the attention of packed sequences."""
 
         def call(*batch):
             results = self._attend(*batch[:3], None, is_causal, *batch[3:], return_lse)
             return results if return_lse else (results,)
 
-        results = attend_packed(call, cu_seqlens, parts, log_gates)
+        results = attend_packed(call, cu_seqlens, inputs, log_gates)
         return tuple(results) if return_lse else results[0]
 
     def _has_func_grad(self, is_causal):
@@ -485,20 +485,19 @@ class RandomFeatureAttention(nn.Module):
                 "check_values=False needs as many queries as keys in causal attention, got "
                 f"{query.shape[-2]} and {key.shape[-2]}."
             )
-        if (is_causal, key.shape[-1]) not in self._sides:
+        width = key.shape[-1]
+        if (is_causal, width) not in self._log_features:
             if torch.compiler.is_compiling() or torch.jit.is_tracing():
                 raise RuntimeError(
                     "check_values=False: call the module once on ordinary tensors of this width "
                     "before it is exported or compiled."
                 )
-            operator = self._operators[is_causal]
-            maps, width = operator.maps_without_data(key.shape[-1]), key.shape[-1]
-            given = width, operator.feature_map
-            self._sides[is_causal, width] = tuple(
-                Side.of([getattr(head, side) for head in maps], *given)
+            maps = self._operators[is_causal].maps_without_data(width)
+            self._log_features[is_causal, width] = tuple(
+                LogFeatures.of([getattr(head, side) for head in maps], width, self.feature_map)
                 for side in ("queries", "keys")
             )
-        return attend_unread(self._sides[is_causal, key.shape[-1]], query, key, value, is_causal)
+        return attend_unread(self._log_features[is_causal, width], query, key, value, is_causal)
 
     def extra_repr(self) -> str:
         """Return the arguments to show in the module's representation.
@@ -532,8 +531,8 @@ class RandomFeatureAttention(nn.Module):
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors
     ):
-        given = below(state_dict, f"{prefix}{_RECORD}")
-        arrays = {name: value.numpy(force=True) for name, value in given.items()}
+        record = below(state_dict, f"{prefix}{_RECORD}")
+        arrays = {name: value.numpy(force=True) for name, value in record.items()}
         if "seed" in arrays:
             self._restore(arrays)
         # The buffers are now those of the state; checkpoints of exact attention have none.
@@ -541,7 +540,7 @@ class RandomFeatureAttention(nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, lacking, unexpected, errors
         )
-        ours = () if given else f"{prefix}{_RECORD}"
+        ours = () if record else f"{prefix}{_RECORD}"
         missing += [name for name in lacking if not name.startswith(ours)]
 
     def _restore(self, arrays):
