@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from fields import assert_drawn_from, assert_gradient
+from fields import assert_drawn_from, assert_gradient, precomputed
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -132,7 +132,7 @@ def test_masks_hold_from_the_first_step_to_the_last():
             {"start_mask": np.ones(3, bool), "feature_map": AdaptiveRF(8)},
             "start_mask needs the kernel itself",
         ),
-        ({"emissions": "normal"}, "emissions must be 'categorical', 'gaussian' or an object"),
+        ({"emissions": "normal"}, "emissions must be .* 'precomputed' or an object"),
         ({"covariance_type": "own"}, "covariance_type must be one of .*'tied', .* got 'own'"),
         ({"emissions": "gaussian"}, "needs symbols=None and normalization='local'"),
     ],
@@ -145,20 +145,14 @@ def test_what_does_not_fit_is_named(params, said):
         model.set_params(**params).fit(X)
 
 
-TABLE, KNOWN = np.zeros((9, 3)), np.ones((9, 3), bool)
-
-
 @pytest.mark.parametrize(
     ("params", "given", "said"),
     [
-        ({}, {"state_mask": KNOWN, "log_likelihood": TABLE}, "state_mask must be None"),
-        ({"normalization": "global"}, {"X": X, "state_mask": KNOWN}, "state_mask needs"),
         (
-            {"emissions": GaussianEmissions([[0], [1], [2]], np.ones((3, 1))), "symbols": None},
-            {"X": X, "log_likelihood": TABLE},
-            "log_likelihood must be None in fit",
+            {"normalization": "global"},
+            {"X": X, "state_mask": np.ones((9, 3), bool)},
+            "state_mask needs",
         ),
-        ({}, {"log_likelihood": TABLE, "validation": (X, None)}, "validation must be a share or"),
         ({"states": 3, "symbols": 4}, {"X": X}, "targets needs embeddings as states, got states=3"),
     ],
 )
@@ -208,28 +202,28 @@ def test_what_cannot_be_is_minus_infinity_or_named(monkeypatch):
     table[0, 1] = -np.inf
     for dtype in (np.float64, np.float32):  # the latter goes through products
         states = np.eye(2, dtype=dtype)
-        given = KernelHMM(states, targets=states.copy(), start_prob=[0, 1])
-        assert given.score(log_likelihood=table) == -np.inf
+        given = KernelHMM(states, targets=states.copy(), start_prob=[0, 1], emissions="precomputed")
+        assert given.score(table) == -np.inf
         for name in ("predict_proba", "decode", "fit"):
             with pytest.raises(ValueError, match="from sample 0 on"):
-                getattr(given, name)(log_likelihood=table)
+                getattr(given, name)(table)
     monkeypatch.setattr(_recursions, "_BLOCK_ENTRIES", 3)  # so that no matrix is kept
     given = clone(given).set_params(feature_map=AdaptiveRF(4, random_state=0))
     with pytest.raises(ValueError, match="from sample 0 on"):
-        given.decode(log_likelihood=table)
+        given.decode(table)
 
 
 def test_first_symbols_that_are_unlikely_leave_features_their_gradients(monkeypatch):
     """The only first state is e^-400 less likely than another to emit what is seen."""
     rng = np.random.default_rng(0)
     given = {"start_prob": [1.0, 0, 0, 0], "feature_map": AdaptiveRF(8)}
-    model = KernelHMM.from_random(4, 3, 2, random_state=0, **given)._model
+    model = precomputed(KernelHMM.from_random(4, 3, 2, random_state=0, **given))._model
     table = rng.normal(size=(9, 4))
     table[0, 0] = -400.0
     found = []
     for most in (128, 0):
         monkeypatch.setattr(_recursions, "MOST", most)
-        case = model.with_embeddings(model.embeddings, float).with_table(table)
+        case = model.with_embeddings(model.embeddings, float).observing(table)
         found.append(_learning.gradients(case, [np.arange(9)]))
     (log_prob, by_role), (expected, others) = found
     assert_allclose(log_prob, expected, rtol=1e-12)
@@ -244,10 +238,10 @@ def test_a_first_state_that_underflows_may_be_the_one_that_stays(most, monkeypat
     start, far = [1.0, 1e-250, 0.0], 1e-139
     moves = np.array([[1.0, far, far], [0.5, 0.5, far], [0.5, far, 0.5]])
     table = np.array([[-620.0, -200.0, 0.0], [-2000.0, 0.0, -2000.0]])
-    model = KernelHMM.from_tables(start, moves, np.ones((3, 1)))
+    model = precomputed(KernelHMM.from_tables(start, moves, np.ones((3, 1))))
     with np.errstate(divide="ignore"):
         expected = logs_of(start, moves, table)[0]
-    assert_allclose(model.score(log_likelihood=table), expected, rtol=1e-12)
+    assert_allclose(model.score(table), expected, rtol=1e-12)
 
 
 # ------------------------------------------------------------------ numbers of states
@@ -488,11 +482,12 @@ def test_forecasts_and_continued_samples_follow_the_sequence(feature_map):
 def test_tables_of_likelihoods_have_criteria():
     model = KernelHMM.from_random(3, 4, random_state=0)
     table = np.log(model.emissionprob_.T[X])
-    log_prob, posteriors = model.score_samples(log_likelihood=table)
+    other = precomputed(model)
+    log_prob, posteriors = other.score_samples(table)
     assert_allclose(log_prob, model.score(X))
     assert_allclose(posteriors, model.predict_proba(X), rtol=1e-9)
-    assert_allclose(model.aic(log_likelihood=table), 2 * (6 + 2) - 2 * log_prob)
-    assert_allclose(model.bic(log_likelihood=table), np.log(9) * (6 + 2) - 2 * log_prob)
+    assert_allclose(other.aic(table), 2 * (6 + 2) - 2 * log_prob)
+    assert_allclose(other.bic(table), np.log(9) * (6 + 2) - 2 * log_prob)
 
 
 def test_tables_are_read_only():
@@ -772,7 +767,5 @@ def test_rows_that_are_none_are_named(rows, said):
     model = KernelHMM(2, emissions="gaussian")
     with pytest.raises(ValueError, match=said):
         model.fit(rows)
-    with pytest.raises(ValueError, match="X must hold rows"):
-        model.fit(log_likelihood=np.zeros((3, 2)))
     with pytest.raises(NotFittedError):
         KernelHMM(np.eye(2), emissions="gaussian").score([[0.0]])

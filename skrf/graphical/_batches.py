@@ -119,7 +119,7 @@ def held_out_log_prob(model, validation):
     """Return the log probability of held-out sequences, given what comes before them."""
     whole, before, *data = validation
     if data:  # not of the data that the model observes
-        model = model.with_table(None)
+        model = model.unobserved
         model = model if data[0] is None else model.observing(data[0])
     total = model.log_prob(whole).sum()
     return float(total - model.log_prob(before).sum() if before else total)
@@ -172,7 +172,7 @@ class FreeArrays:
 
     def __init__(self, first, objective):
         self.first, self.objective = first, objective
-        is_known = first.table is None or (first.data is not None and first.emitter is None)
+        is_known = first.emitter is None
         self._shared, self.roles = {}, []
         for role, value in first.embeddings.items():
             is_learnt = is_known or role not in ("emitters", "symbols")

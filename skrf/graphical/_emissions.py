@@ -334,6 +334,24 @@ class GaussianEmissions:
         return self.means[states] + np.einsum("tij,tj->ti", roots, normal)
 
 
+class PrecomputedEmissions:
+    """Emissions of another model, whose log likelihoods of all states are the rows."""
+
+    n_parameters = 0
+
+    def log_likelihood(self, X):
+        """Return the rows."""
+        return X
+
+    def update(self, posteriors, X):
+        """Return the emissions, which learn nothing."""
+        return self
+
+    def sample(self, states, rng):
+        """Raise, as nothing is known that draws could come from."""
+        raise ValueError("sample needs emissions to draw from, got emissions='precomputed'.")
+
+
 def clustered(n_states, X, covariance_type, rng):
     """Return emissions of the clusters that k-means finds, without the order of the rows."""
     from sklearn.cluster import KMeans  # 12 MB that most users never need
@@ -353,6 +371,22 @@ def check_covariance_type(value):
     """Raise unless this is a kind of covariances."""
     if not isinstance(value, str) or value not in _KINDS:
         raise ValueError(f"covariance_type must be one of {[*_KINDS]}, got {value!r}.")
+
+
+def check_log_likelihoods(X, n_states):
+    """Return log likelihoods of all states, of which every row allows some."""
+    table = as_array("X", X, np.float64)
+    if table.ndim != 2 or table.shape[1] != n_states or len(table) == 0:
+        raise ValueError(
+            f"X must have shape (n_samples, {n_states}), a log likelihood for every state, got "
+            f"{table.shape}."
+        )
+    if np.isnan(table).any() or (table == np.inf).any():
+        raise ValueError("X must not hold NaN or +inf where it holds log likelihoods.")
+    if not np.isfinite(table).any(axis=1).all():
+        row = int(np.argmin(np.isfinite(table).any(axis=1)))
+        raise ValueError(f"X forbids every state at sample {row}.")
+    return table
 
 
 def check_rows(X, width=None):

@@ -116,9 +116,8 @@ def _with_emissions(free, arrays, redraw):
 def _takes_tables(free):
     """Return whether embeddings can hold any tables of transitions and emissions."""
     first = free.first
-    is_known = first.table is None or first.data is not None
     roles = ["states", "targets"]
-    if is_known and first.emission is not None:
+    if first.emission is not None:
         roles = ["states", "symbols", "targets", "emitters"]
     is_wide = first.embeddings["states"].shape[1] >= len(first.start)
     is_exact = first.transition.T is None and (len(roles) == 2 or first.emission.T is None)
@@ -274,7 +273,7 @@ def _maximised(model, tables, moves, by_row, by_start):
         start = _shares(by_start[None], start[None], model.masks.get("start"))[0]
     if model.emitter is not None:
         emission = emission.update(by_row, model.data)
-    elif model.table is None or model.data is not None:
+    else:
         counts = by_row
         if model.data is not None:
             counts = np.zeros((model.base.n_symbols + 1, len(start)))
@@ -287,8 +286,6 @@ def _rows(model, emission):
     """Return log likelihoods of all states at symbols, or at positions."""
     if model.emitter is not None:
         rows = emission.log_likelihood(model.data)
-    elif model.table is not None and model.data is None:
-        return model.table
     else:
         rows = np.vstack([np.log(emission).T, np.zeros(len(emission))])
         if model.data is not None:
@@ -345,9 +342,9 @@ def gradients(model, sequences):
         counts = [list(map(np.subtract, *both)) for both in zip(counts, expected, strict=True)]
     (of_symbols,), of_start, of_moves = counts
     parts = [(model.start_factor, of_start), (model.transition, of_moves)]
-    if model.table is None:  # otherwise nothing is learned about emissions
+    if model.data is None:
         parts.append((model.emission, _emission_counts(model, of_symbols)))
-    elif model.data is not None and model.emitter is None:
+    elif model.emitter is None:
         of_data = np.zeros((len(model.start), model.base.n_symbols + 1))
         add_rows(of_data.T, model.data % of_data.shape[1], of_symbols[:, :-1].T)
         parts.append((model.emission, _emission_counts(model.base, of_data)))

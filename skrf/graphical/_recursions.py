@@ -242,21 +242,15 @@ class Model:
         """Number of symbols, or of positions with log likelihoods."""
         return len(self.embeddings["symbols"] if self.table is None else self.table)
 
-    def with_table(self, table):
-        """Return the model with log likelihoods of all states at positions in place of symbols.
-
-        Symbols are then the numbers of positions.
-        """
-        if table is None:
-            return self if self.base is None else self.base
-        model = copy.copy(self)
-        model.base = self.with_table(None)
-        model.table = model._log_emissions = table
-        model._kept_weights = model.weights(table)
-        return model
+    @property
+    def unobserved(self):
+        """The model without what was observed."""
+        return self if self.base is None else self.base
 
     def observing(self, data, allowed=None):
         """Return the model with what was observed at every position in place of symbols.
+
+        Symbols are then the numbers of positions.
 
         Parameters
         ----------
@@ -271,8 +265,10 @@ class Model:
             table = self.emitter.log_likelihood(data)
         if allowed is not None:
             table = np.where(allowed, table, -np.inf)
-        model = self.with_table(table)
-        model.data, model.allowed = data, allowed
+        model = copy.copy(self)
+        model.base, model.data, model.allowed = self.unobserved, data, allowed
+        model.table = model._log_emissions = table
+        model._kept_weights = model.weights(table)
         return model
 
     def emission_pairs(self, states, symbols):
@@ -295,7 +291,7 @@ class Model:
         )
         if self.data is not None:
             return model.observing(self.data, self.allowed)
-        return model.with_table(self.table)
+        return model
 
     def _make_log_emissions(self, symbols):
         logs, is_seen = np.tile(self.log_totals, (len(symbols), 1)), symbols != ANY

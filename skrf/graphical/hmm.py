@@ -27,7 +27,14 @@ from .._validation import (
 )
 from ._batches import Adam, FreeArrays
 from ._corrections import corrected
-from ._emissions import GaussianEmissions, check_covariance_type, check_rows, clustered
+from ._emissions import (
+    GaussianEmissions,
+    PrecomputedEmissions,
+    check_covariance_type,
+    check_log_likelihoods,
+    check_rows,
+    clustered,
+)
 from ._evidence import check_lengths, split
 from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
@@ -91,12 +98,12 @@ class KernelHMM(MaximumLikelihood):
         earlier state of a transition.
     symbols : int or array-like of shape (n_symbols, d), default=None
         Embeddings of the symbols, or their number if `states` is one; None is then the largest
-        symbol that `fit` sees, plus 1. With embedded states, None means that there are no symbols:
-        methods then take ``log_likelihood``, a table for other emissions.
-    emissions : {"categorical", "gaussian"} or object, default="categorical"
+        symbol that `fit` sees, plus 1.
+    emissions : {"categorical", "gaussian", "precomputed"} or object, default="categorical"
         "categorical": symbols. "gaussian": rows of numbers, with a normal distribution for every
-        state, which `fit` learns. An object with the methods of `GaussianEmissions` has emissions
-        of any kind.
+        state, which `fit` learns. "precomputed": rows with the log likelihood of every state, of a
+        model of your own; -inf forbids a state. An object with the methods of `GaussianEmissions`
+        has emissions of any kind.
     covariance_type : {"diag", "full", "tied", "spherical"}, default="diag"
         Covariances of "gaussian" emissions: diagonal, any, the same for all states, or multiples of
         the identity.
@@ -453,16 +460,18 @@ class KernelHMM(MaximumLikelihood):
         emissions = self.emissions
         if isinstance(emissions, str) and emissions == "categorical":
             return None
+        if isinstance(emissions, str) and emissions == "precomputed":
+            emissions = PrecomputedEmissions()
         names = "log_likelihood", "update", "sample", "n_parameters"
         is_one = not isinstance(emissions, type) and all(hasattr(emissions, name) for name in names)
         if not is_one and not (isinstance(emissions, str) and emissions == "gaussian"):
             raise ValueError(
-                "emissions must be 'categorical', 'gaussian' or an object with the methods of "
-                f"GaussianEmissions, got {emissions!r}."
+                "emissions must be 'categorical', 'gaussian', 'precomputed' or an object with the "
+                f"methods of GaussianEmissions, got {emissions!r}."
             )
         if self.symbols is not None or self.normalization != "local":
             raise ValueError(
-                f"emissions={emissions!r} needs symbols=None and normalization='local', got "
+                f"emissions={self.emissions!r} needs symbols=None and normalization='local', got "
                 f"normalization={self.normalization!r} and symbols "
                 f"{'None' if self.symbols is None else 'that are given'}."
             )
@@ -629,82 +638,68 @@ class KernelHMM(MaximumLikelihood):
 
     def score(
         self,
-        X: Array | None = None,
+        X: Array,
         lengths: Array | None = None,
-        *,
-        log_likelihood: Array | None = None,
     ) -> float:
         """Return the log probability of the symbols, summed over sequences.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols of all sequences, concatenated; masked entries are missing.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X: the log likelihood of every state at every sample, for emissions of any
-            kind.
 
         Returns
         -------
         float
             The log probability.
         """
-        return float(self.log_prob(X, lengths, log_likelihood=log_likelihood).sum())
+        return float(self.log_prob(X, lengths).sum())
 
     def log_prob(
         self,
-        X: Array | None = None,
+        X: Array,
         lengths: Array | None = None,
-        *,
-        log_likelihood: Array | None = None,
     ) -> np.ndarray:
         """Return the log probability of the symbols of every sequence.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols of all sequences, concatenated; masked entries are missing.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X: the log likelihood of every state at every sample, for emissions of any
-            kind.
 
         Returns
         -------
         ndarray of shape (n_sequences,)
             Log probabilities, which add up to `score`.
         """
-        model, sequences = self._sequences(X, lengths, log_likelihood)
+        model, sequences = self._sequences(X, lengths)
         return model.log_prob(sequences)
 
-    def _sequences(self, X, lengths, log_likelihood):
+    def _sequences(self, X, lengths):
         """Return the model for what was observed, and sequences of symbols or of positions."""
-        return _with_sequences(self._model, X, lengths, log_likelihood)
+        return _with_sequences(self._model, X, lengths)
 
-    def _possible(self, X, lengths, log_likelihood):
+    def _possible(self, X, lengths):
         """Do the same, and raise if there are sequences without any probability."""
-        return _check_possible(*self._sequences(X, lengths, log_likelihood))
+        return _check_possible(*self._sequences(X, lengths))
 
     def score_samples(
         self,
-        X: Array | None = None,
+        X: Array,
         lengths: Array | None = None,
-        *,
-        log_likelihood: Array | None = None,
     ) -> tuple[float, np.ndarray]:
         """Return the log probability of the symbols, and the posterior of every sample.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X, as in `score`.
 
         Returns
         -------
@@ -713,7 +708,7 @@ class KernelHMM(MaximumLikelihood):
         posteriors : ndarray of shape (n_samples, n_states)
             The result of `predict_proba`.
         """
-        model, sequences = self._possible(X, lengths, log_likelihood)
+        model, sequences = self._possible(X, lengths)
         if run := model.run("posteriors", sequences):
             log_prob = run.log_probs - model.log_normaliser(sequences)
             return float(log_prob.sum()), run.smoothed()
@@ -721,21 +716,17 @@ class KernelHMM(MaximumLikelihood):
 
     def aic(
         self,
-        X: Array | None = None,
+        X: Array,
         lengths: Array | None = None,
-        *,
-        log_likelihood: Array | None = None,
     ) -> float:
         """Return Akaike's information criterion; lower is better.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X, as in `score`.
 
         Returns
         -------
@@ -746,27 +737,21 @@ class KernelHMM(MaximumLikelihood):
             follow; n - 1 for the start if `fit` learns it; and what the emissions count. There are
             never more than entries of embeddings, or than probabilities that masks leave free.
         """
-        return 2.0 * self._n_parameters(log_likelihood) - 2 * self.score(
-            X, lengths, log_likelihood=log_likelihood
-        )
+        return 2.0 * self._n_parameters() - 2 * self.score(X, lengths)
 
     def bic(
         self,
-        X: Array | None = None,
+        X: Array,
         lengths: Array | None = None,
-        *,
-        log_likelihood: Array | None = None,
     ) -> float:
         """Return the Bayesian information criterion; lower is better.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X, as in `score`.
 
         Returns
         -------
@@ -774,51 +759,43 @@ class KernelHMM(MaximumLikelihood):
             -2 `score` + p log(n), with p as in `aic` and n the number of samples that are not
             missing.
         """
-        model, sequences = self._sequences(X, lengths, log_likelihood)
+        model, sequences = self._sequences(X, lengths)
         n_seen = sum(np.count_nonzero(sequence != ANY) for sequence in sequences)
         if model.data is not None:
             n_seen -= np.count_nonzero(np.ma.getmaskarray(model.data).all(axis=1))
         score = float(model.log_prob(sequences).sum())
-        return self._n_parameters(log_likelihood) * np.log(max(n_seen, 1)) - 2 * score
+        return self._n_parameters() * np.log(max(n_seen, 1)) - 2 * score
 
-    def _n_parameters(self, log_likelihood):
+    def _n_parameters(self):
         model = self._model
         arrays = {id(value): value for value in model.embeddings.values() if value is not None}
         n, width = model.embeddings["states"].shape
         of = [_n_free(n, n, width, model.masks.get("transition"))]
-        if model.emission is not None and log_likelihood is None:
+        if model.emission is not None:
             of.append(_n_free(n, model.n_symbols, width, model.masks.get("emission")))
         if model.start_factor is not None:
             of.append(_n_free(1, n, width, model.masks.get("start")))
         total = min(sum(of), sum(value.size for value in arrays.values()))
         if model.learns_start:
             total += np.count_nonzero(model.masks.get("start", np.ones(n))) - 1
-        if model.emitter is not None and log_likelihood is None:
+        if model.emitter is not None:
             total += model.emitter.n_parameters
         return total
 
     def predict_proba(
-        self,
-        X: Array | None = None,
-        lengths: Array | None = None,
-        *,
-        filtered: bool = False,
-        log_likelihood: Array | None = None,
+        self, X: Array, lengths: Array | None = None, *, filtered: bool = False
     ) -> np.ndarray:
         """Return the posterior distribution of the state at every sample.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
         filtered : bool, default=False
             Whether to condition only on the symbols up to the sample, like an online filter, rather
             than on the whole sequence.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X: the log likelihood of every state at every sample, for emissions of any
-            kind.
 
         Returns
         -------
@@ -827,11 +804,10 @@ class KernelHMM(MaximumLikelihood):
         """
         if filtered:
             self._check_local("filtered=True")
-        model, sequences = self._possible(X, lengths, log_likelihood)
+        model, sequences = self._possible(X, lengths)
         shape = sum(map(len, sequences)), len(model.start)
-        name = "X" if log_likelihood is None else "log_likelihood"
         n_bytes = math.prod(shape) * model.dtype.itemsize
-        check_fits(n_bytes, f"{name} with {shape[0]} rows", f"posteriors of {shape[1]} states")
+        check_fits(n_bytes, f"X with {shape[0]} rows", f"posteriors of {shape[1]} states")
         return model.all_posteriors(sequences, filtered)
 
     def predict_next(self, X: Array | None = None, state: FilterState | None = None) -> np.ndarray:
@@ -907,7 +883,7 @@ class KernelHMM(MaximumLikelihood):
         ((4, 3), True)
         """
         self._check_local("forecast")
-        model, sequences = self._possible(X, None, None)
+        model, sequences = self._possible(X, None)
         weights = np.empty((check_integer("steps", steps), len(model.start)))
         last = model.last_posterior(sequences[0])
         for t in range(len(weights)):
@@ -920,46 +896,40 @@ class KernelHMM(MaximumLikelihood):
 
     def predict(
         self,
-        X: Array | None = None,
+        X: Array,
         lengths: Array | None = None,
         *,
         algorithm: Literal["posterior", "map", "viterbi"] = "posterior",
-        log_likelihood: Array | None = None,
     ) -> np.ndarray:
         """Return the most probable state for each sample; hmmlearn's `predict` uses Viterbi.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
         algorithm : {"posterior", "map", "viterbi"}, default="posterior"
             As in `decode`, where "viterbi" is the default.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X: the log likelihood of every state at every sample, for emissions of any
-            kind.
 
         Returns
         -------
         ndarray of int of shape (n_samples,)
             States.
         """
-        return _decoded(*self._sequences(X, lengths, log_likelihood), algorithm)[0]
+        return _decoded(*self._sequences(X, lengths), algorithm)[0]
 
     def decode(
         self,
-        X: Array | None = None,
+        X: Array,
         lengths: Array | None = None,
         algorithm: Literal["viterbi", "posterior", "map"] | None = None,
-        *,
-        log_likelihood: Array | None = None,
     ) -> tuple[float, np.ndarray]:
         """Return a state for every sample, and the joint log probability of states and symbols.
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
@@ -968,9 +938,6 @@ class KernelHMM(MaximumLikelihood):
             takes time quadratic in the number of states, in blocks of rows. "posterior",
             or "map" as hmmlearn has it: the state with the largest posterior at every sample, in
             linear time.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X: the log likelihood of every state at every sample, for emissions of any
-            kind.
 
         Returns
         -------
@@ -989,7 +956,7 @@ class KernelHMM(MaximumLikelihood):
         >>> states.shape, log_prob >= model.decode(X, algorithm="posterior")[0]
         ((4,), True)
         """
-        model, sequences = self._sequences(X, lengths, log_likelihood)
+        model, sequences = self._sequences(X, lengths)
         algorithm = "viterbi" if algorithm is None else algorithm
         states, log_joint = _decoded(model, sequences, algorithm)
         return float(log_joint() - model.log_normaliser(sequences).sum()), states
@@ -1017,7 +984,7 @@ class KernelHMM(MaximumLikelihood):
         if model.emitter is None:
             symbols = _check_symbols(model, np.atleast_1d(symbols), "symbol")
         else:
-            rows = check_rows(symbols[None] if is_one else symbols, _width(model))
+            rows = _check_rows(model, symbols[None] if is_one else symbols)
             model, symbols = model.observing(rows), np.arange(len(rows))
         before, log_prob = None, 0.0
         if state is not None:
@@ -1072,7 +1039,7 @@ class KernelHMM(MaximumLikelihood):
             _check_known(model, "sample")
         if after is not None:
             self._check_local("after")
-            seen, sequences = self._possible(after, None, None)
+            seen, sequences = self._possible(after, None)
             first = seen.transition.passed(seen.last_posterior(sequences[0]))
         if lengths is None:
             wanted, request = [check_integer("n_samples", n_samples)], f"n_samples={n_samples!r}"
@@ -1124,10 +1091,9 @@ class KernelHMM(MaximumLikelihood):
 
     def fit(
         self,
-        X: Array | None = None,
+        X: Array,
         lengths: Array | None = None,
         *,
-        log_likelihood: Array | None = None,
         state_mask: Array | None = None,
         batch_size: int | None = None,
         validation: float | tuple | None = None,
@@ -1143,14 +1109,10 @@ class KernelHMM(MaximumLikelihood):
 
         Parameters
         ----------
-        X : array-like of int of shape (n_samples, 1) or (n_samples,), default=None
+        X : array-like of int of shape (n_samples, 1) or (n_samples,)
             Symbols.
         lengths : array-like of int, default=None
             Lengths of the sequences; None means one sequence.
-        log_likelihood : array-like of shape (n_samples, n_states), default=None
-            Replaces X: the log likelihood of every state at every sample, for emissions of any
-            kind. Only transitions and the start are learned; update your own emission model with
-            the posteriors from `predict_proba`.
         state_mask : array-like of bool of shape (n_samples, n_states), default=None
             What is known of the states of some samples: False forbids a state there. Rows are all
             True where nothing is known.
@@ -1209,11 +1171,7 @@ class KernelHMM(MaximumLikelihood):
         if self.warm_start and self._fitted is not None:
             first, redraw, n_init = self._fitted, None, 1 if n_init == "screened" else n_init
         else:
-            first, redraw = draft._first(X, log_likelihood, rng)
-        if log_likelihood is not None and first.emitter is not None:
-            raise ValueError(
-                "log_likelihood must be None in fit where emissions are learnt from X."
-            )
+            first, redraw = draft._first(X, rng)
         for name, of_few, of_many in (("max_iter", 300, 100), ("tol", 1e-8, 1e-6)):
             if settings[name] is None:
                 settings[name] = of_few if first.has_few else of_many
@@ -1222,19 +1180,17 @@ class KernelHMM(MaximumLikelihood):
             names = "learning_rate", "weight_decay"
             settings |= {name: getattr(self, name) for name in names}
         validation = _check_validation(validation)
-        if log_likelihood is not None and not isinstance(validation, float | None):
-            raise ValueError("validation must be a share or None with log_likelihood.")
-        first, sequences = _with_sequences(first, X, lengths, log_likelihood, state_mask)
+        first, sequences = _with_sequences(first, X, lengths, state_mask)
         if isinstance(validation, float):
             sequences, validation = _held_out(sequences, validation, rng)
         elif validation is not None:
             with naming("validation"):
-                other, whole = _with_sequences(first.with_table(None), *validation, None)
+                other, whole = _with_sequences(first.unobserved, *validation)
             validation = whole, [], other.data
         _check_possible(first, sequences)
 
         def call(model):
-            return callback(draft_of(self)._take(model.with_table(None)))
+            return callback(draft_of(self)._take(model.unobserved))
 
         # All passes together are one call, so that few symbols and many iterations repay numba.
         with rows_of_call(settings["max_iter"] * sum(map(len, sequences))):
@@ -1251,16 +1207,14 @@ class KernelHMM(MaximumLikelihood):
         if validation is not None:
             draft.validation_history_ = scores
         vars(draft).pop("_adam", None)
-        return self._commit(draft._take(best.with_table(None)), {}, *progress)
+        return self._commit(draft._take(best.unobserved), {}, *progress)
 
-    def _first(self, X, log_likelihood, rng):
+    def _first(self, X, rng):
         """Return the model that `fit` starts from, and what draws other emissions, or None."""
         self._validate_params()
         emitter, redraw, has_states = self._emitter(), None, not isinstance(self.states, Integral)
         embeddings = self._check_embeddings() if has_states else None
         if isinstance(emitter, str):
-            if X is None:
-                raise ValueError("X must hold rows for emissions='gaussian', got None.")
             n = len(embeddings["states"]) if has_states else check_integer("states", self.states)
             rows = check_rows(X)
             if len(rows) < n:
@@ -1271,7 +1225,7 @@ class KernelHMM(MaximumLikelihood):
             return self._model, None
         if not has_states:
             n_symbols = None
-            if emitter is None and log_likelihood is None and self.symbols is None:
+            if emitter is None and self.symbols is None:
                 n_symbols = max(int(_check_integers(X, "X").max()), 0) + 1
             embeddings = self._draw_embeddings(n_symbols, rng)
         return self._build(embeddings, emitter), redraw
@@ -1310,7 +1264,7 @@ class KernelHMM(MaximumLikelihood):
         )
         draft = draft_of(self, forget=False)
         draft._adam = adam
-        return commit(self, draft._take(free.model(arrays, first.dtype).with_table(None)))
+        return commit(self, draft._take(free.model(arrays, first.dtype).unobserved))
 
     def _take(self, model):
         """Hold what was learned."""
@@ -1333,8 +1287,6 @@ class _Shape:
 
 def _check_integers(symbols, name):
     """Return integers of shape (n,), `ANY` where they are masked or NaN."""
-    if symbols is None:
-        raise ValueError(f"{name} must hold symbols, or log_likelihood a table; both are None.")
     is_missing = np.False_
     if isinstance(symbols, np.ma.MaskedArray):
         is_missing = np.ma.getmaskarray(symbols)
@@ -1385,55 +1337,39 @@ def _check_sequences(model, X, lengths=None):
     return split(_check_symbols(model, X), lengths)
 
 
-def _width(model):
-    """Return the number of columns of an emitter, or None."""
-    return model.emitter.means.shape[1] if hasattr(model.emitter, "means") else None
+def _check_rows(model, X):
+    """Return rows that the model's emissions take."""
+    if isinstance(model.emitter, PrecomputedEmissions):
+        return check_log_likelihoods(X, len(model.start))
+    width = model.emitter.means.shape[1] if hasattr(model.emitter, "means") else None
+    return check_rows(X, width)
 
 
-def _with_sequences(model, X, lengths, log_likelihood, state_mask=None):
+def _with_sequences(model, X, lengths, state_mask=None):
     """Return a model for what was observed, and sequences of symbols, or of positions."""
-    if log_likelihood is None:
-        data = X
-        if model.emitter is not None:
-            data = check_rows(X, _width(model))
-        elif state_mask is not None:
-            data = _check_symbols(model, X)
-        else:
-            return model, _check_sequences(model, X, lengths)
-        if state_mask is not None:
-            state_mask, shape = as_array("state_mask", state_mask), (len(data), len(model.start))
-            if state_mask.dtype != bool or state_mask.shape != shape:
-                raise ValueError(
-                    f"state_mask must hold True or False in shape {shape}, got shape "
-                    f"{state_mask.shape} of dtype {state_mask.dtype}."
-                )
-            if not model.is_local:
-                raise ValueError("state_mask needs normalization='local', got 'global'.")
-        return model.observing(data, state_mask), split(np.arange(len(data)), lengths)
+    if model.emitter is not None:
+        data = _check_rows(model, X)
+    elif state_mask is not None:
+        data = _check_symbols(model, X)
+    else:
+        return model, _check_sequences(model, X, lengths)
     if state_mask is not None:
-        raise ValueError("state_mask must be None with log_likelihood, where -inf forbids a state.")
-    if X is not None:
-        raise ValueError("X must be None if log_likelihood is given, which takes its place.")
-    if not model.is_local:
-        raise ValueError("log_likelihood needs normalization='local', got 'global'.")
-    table = as_array("log_likelihood", log_likelihood, np.float64)
-    n_states = len(model.start)
-    if table.ndim != 2 or table.shape[1] != n_states or len(table) == 0:
-        raise ValueError(
-            f"log_likelihood must have shape (n_samples, {n_states}), a number for every state, "
-            f"got {table.shape}."
-        )
-    if np.isnan(table).any() or (table == np.inf).any():
-        raise ValueError("log_likelihood must not hold NaN or +inf.")
-    if not np.isfinite(table).any(axis=1).all():
-        row = int(np.argmin(np.isfinite(table).any(axis=1)))
-        raise ValueError(f"log_likelihood forbids every state at sample {row}.")
-    return model.with_table(table), split(np.arange(len(table)), lengths)
+        state_mask, shape = as_array("state_mask", state_mask), (len(data), len(model.start))
+        if state_mask.dtype != bool or state_mask.shape != shape:
+            raise ValueError(
+                f"state_mask must hold True or False in shape {shape}, got shape "
+                f"{state_mask.shape} of dtype {state_mask.dtype}."
+            )
+        if not model.is_local:
+            raise ValueError("state_mask needs normalization='local', got 'global'.")
+    return model.observing(data, state_mask), split(np.arange(len(data)), lengths)
 
 
 def _check_known(model, what):
     if model.emission is None:
-        raise ValueError(f"{what} needs symbols, which are None: pass log_likelihood instead.")
+        raise ValueError(
+            f"{what} needs symbols, which are None: pass their embeddings, or other emissions."
+        )
 
 
 def _check_validation(validation):
