@@ -212,7 +212,7 @@ def test_fit_learns_from_paths_with_hidden_states():
         (lambda chain: chain.sample(unary=[]), "unary must hold"),
         (lambda chain: chain.decode(unary=[UNARIES[0], []]), r"unary\[1\]: a chain needs"),
         (lambda chain: chain.log_prob([[0, 1]], unary=UNARIES), "paths must be of the lengths of"),
-        (lambda chain: chain.log_prob([0, 1], unary=UNARIES[0]), "paths must have 3 states"),
+        (lambda chain: chain.log_prob([0, 1], unary=UNARIES[0]), "paths must be of 3 variables"),
         (lambda chain: chain.edge_marginals(unary=UNARIES), "two variables or more"),
         (lambda chain: chain.report(unary=UNARIES), "one chain in a report"),
         (
@@ -224,7 +224,7 @@ def test_fit_learns_from_paths_with_hidden_states():
             lambda chain: chain.set_params(embeddings=[LEFT] * 3, later=None).marginals(
                 unary=UNARIES
             ),
-            "unary must have 3 rows, as embeddings has, got 1",
+            "unary must be of 3 variables, as unary or embeddings, got 1",
         ),
     ],
 )

@@ -128,18 +128,6 @@ def test_a_transition_that_has_lost_digits_is_summed_by_its_logarithm():
         assert_allclose(found[3], [[0, 1], [0, 0]], atol=1e-12)
 
 
-def test_best_paths_are_the_same_in_blocks(monkeypatch):
-    logs, start, rows, _ = made("any", 3)
-    few, symbols = few_states(logs, start), np.random.default_rng(0)
-    sequences = [symbols.integers(len(rows), size=m) for m in (40, 1, 9)]
-    whole = few.viterbi(cpu, rows, *joined(sequences))
-    monkeypatch.setattr("skrf.graphical._few._BLOCK_ENTRIES", 6 * len(start))
-    for kernels in (plain, cpu):
-        values, path = few.viterbi(kernels, rows, *joined(sequences))
-        assert_array_equal(path, whole[1])
-        assert_allclose(values, whole[0], rtol=1e-12)
-
-
 @pytest.mark.parametrize("start", ["uniform", "embedding"])
 def test_sums_in_the_space_of_features_are_those_of_states(start, monkeypatch):
     """Log probabilities and gradients of several sequences, missing symbols among them."""

@@ -622,9 +622,9 @@ def _smooth_logs(
 
 
 @_Kernel
-def _best(log_A, log_start, log_weights, symbols, starts, before, best):
+def _best(log_A, log_start, log_weights, symbols, starts, best):
     n, new = len(log_start), np.empty(len(log_start))
-    p = before
+    p = best[0]
     for t in range(len(symbols)):
         row, out = log_weights[symbols[t]], best[t]
         for j in range(n):
@@ -646,8 +646,8 @@ def _best(log_A, log_start, log_weights, symbols, starts, before, best):
 
 
 @_Kernel
-def _trace(log_turned, best, ends, after, path):
-    n = best.shape[1]
+def _trace(log_turned, best, ends, path):
+    n, after = best.shape[1], 0
     for t in range(len(best) - 1, -1, -1):
         p, a, top, is_end = best[t], log_turned[after], -np.inf, ends[t]
         for i in range(n):
@@ -691,15 +691,15 @@ def smooth_logs(A, log_A, log_weights, symbols, starts, norms, posteriors, count
     _smooth_logs(*arrays, posteriors, *_counts(counts))
 
 
-def best_values(log_A, log_start, log_weights, symbols, starts, before, best):
+def best_values(log_A, log_start, log_weights, symbols, starts, best):
     """Write log probabilities of the best paths to every state; see `plain`."""
-    arrays = map(_read_only, (log_A, log_start, log_weights, symbols, starts, before))
+    arrays = map(_read_only, (log_A, log_start, log_weights, symbols, starts))
     _best(*arrays, best)
 
 
-def trace(log_A, best, ends, after, path):
+def trace(log_A, best, ends, path):
     """Write the best path, from its end; see `plain`."""
-    _trace(*map(_read_only, (log_A.T, best, ends)), after, path)
+    _trace(*map(_read_only, (log_A.T, best, ends)), path)
 
 
 def _counts(counts):

@@ -421,23 +421,17 @@ def smooth_logs(A, log_A, log_weights, symbols, starts, norms, posteriors, count
         counts[2][:] += posteriors[starts].sum(axis=0)
 
 
-def best_values(log_A, log_start, log_weights, symbols, starts, before, best):
-    """Write log probabilities of the best paths to every state at every position.
-
-    `before` holds those one position earlier, where the first position does not begin a sequence.
-    """
-    turned, last = np.ascontiguousarray(log_A.T), before
+def best_values(log_A, log_start, log_weights, symbols, starts, best):
+    """Write log probabilities of the best paths to every state at every position."""
+    turned, last = np.ascontiguousarray(log_A.T), log_start
     for t, row in enumerate(log_weights[symbols]):
         last = row + (log_start if starts[t] else (turned + last).max(axis=1))
         best[t] = last
 
 
-def trace(log_A, best, ends, after, path):
-    """Write the best path, from its end; the state `after` follows unless a sequence ends.
-
-    Of equals but for rounding the first is taken.
-    """
-    turned = np.ascontiguousarray(log_A.T)
+def trace(log_A, best, ends, path):
+    """Write the best path, from its end; of equals but for rounding the first is taken."""
+    turned, after = np.ascontiguousarray(log_A.T), 0
     for t in range(len(best) - 1, -1, -1):
         values = best[t] if ends[t] else best[t] + turned[after]
         top = values.max()

@@ -44,15 +44,12 @@ class Evidence:
 
     def checked(self, sizes_of):
         """Return the evidence with arrays whose shapes fit, given the states for a length."""
-        name = "unary" if self.layout == "one" else "unary[{}]"
+        name, chains = "unary" if self.layout == "one" else "unary[{}]", []
         for i, chain in enumerate(self.chains):
             with naming(name.format(i)):
                 if len(chain) == 0:
                     raise ValueError("a chain needs one variable or more, got none.")
-        chains = [
-            check_unary(chain, sizes_of(len(chain)), name.format(i))
-            for i, chain in enumerate(self.chains)
-        ]
+            chains.append(check_unary(chain, sizes_of(len(chain)), name.format(i)))
         return replace(self, chains=chains)
 
     def arranged(self, results, axis=0):

@@ -13,7 +13,6 @@ import numpy as np
 SURE = 1e-140  # least share with which losses of 1e-308, relative to its square, stay negligible
 FEW = 128  # states up to which loops beat products in all tasks
 MOST = 800  # states up to which they do in some
-_BLOCK_ENTRIES = 2**25  # values of best paths that are kept at once
 
 
 def loops_pay(task, n_states, n_sequences, n_features=None):
@@ -92,28 +91,11 @@ class FewStates:
 
     def viterbi(self, kernels, logs, symbols, starts):
         """Return the log probability of the best path of every sequence, and all paths joined."""
-        n = len(self.start)
-        ends = np.append(starts[1:], True)
-        size = max(1, _BLOCK_ENTRIES // n)
-        blocks = [slice(at, at + size) for at in range(0, len(symbols), size)]
-        best, befores = np.empty((min(size, len(symbols)), n)), [np.zeros(n)]
-
-        def fill(number):
-            block = blocks[number]
-            part = best[: len(symbols[block])]
-            at = symbols[block], starts[block]
-            kernels.best_values(self.log_A, self.log_start, logs, *at, befores[number], part)
-            return part
-
-        for number in range(len(blocks) - 1):
-            befores.append(fill(number)[-1].copy())
-        path, values, after = np.empty(len(symbols), np.intp), [], 0
-        for number in reversed(range(len(blocks))):
-            part, block = fill(number), blocks[number]
-            kernels.trace(self.log_A, part, ends[block], after, path[block])
-            values.append(part[ends[block]].max(axis=1))
-            after = path[block.start]
-        return np.concatenate(values[::-1]), path
+        ends, best = np.append(starts[1:], True), np.empty((len(symbols), len(self.start)))
+        kernels.best_values(self.log_A, self.log_start, logs, symbols, starts, best)
+        path = np.empty(len(symbols), np.intp)
+        kernels.trace(self.log_A, best, ends, path)
+        return best[ends].max(axis=1), path
 
 
 class Pass:

@@ -393,7 +393,8 @@ def _counts_of_few(model, run):
     if run.in_logs:
         return log_prob, [[counts], _start_counts(model, by_start), [moves]]
     of_start = _start_counts(model, by_start * model.start)
-    return log_prob, [[counts], of_start, model.transition.counts_of(moves)]
+    of_moves = model.transition.expected(np.eye(len(moves)), moves)
+    return log_prob, [[counts], of_start, of_moves]
 
 
 def _counts(model, batch, repeats):

@@ -27,7 +27,6 @@ from ._few import FEW, MOST, FewStates, joined, loops_pay
 from ._potentials import (
     Dense,
     LowRank,
-    draw_rows,
     largest,
     largest_log,
     log_features,
@@ -129,21 +128,8 @@ class Factor:
         by_right = (left.min(axis=0) + right).max(axis=1)
         return max(by_left.min(), by_right.min())
 
-    def draw(self, left, rng):
-        """Return a right state for every left one."""
-
-        def draw(states, rng):
-            return self.pair.draw(states, 0.0, 0.0, rng)
-
-        return _by_blocks(draw, left, max(self.log_R.shape[1], self.pair.shape[1]), rng)
-
     # Counts are those of a left state with a feature, and of a right state with a feature; with the
     # exact kernel of pairs of states.
-
-    def counts_of(self, moves):
-        """Return counts, given those of pairs of states divided by psi."""
-        by_left = self.R * self.gather(moves)
-        return [by_left] if self.T is None else [by_left, (self.T * (self.R.T @ moves)).T]
 
     def expected(self, left, right):
         """Return expected counts over edges, given shares of left states and what they meet."""
@@ -271,12 +257,6 @@ class Model:
         model._kept_weights = model.weights(table)
         return model
 
-    def emission_pairs(self, states, symbols):
-        """Return the sum of the log emission values of states with symbols."""
-        if self.table is not None:
-            return self.table[symbols, states].sum()
-        return self.emission.pair.values(states, symbols).sum()
-
     def with_embeddings(self, embeddings, dtype, given_start=None, emitter=None):
         """Return the model at other embeddings, with the same maps, and the same data if any."""
         model = Model(
@@ -395,12 +375,11 @@ class Model:
             totals[order[: len(log_norms)]] += log_norms
         return totals - self.log_normaliser(sequences)
 
-    def first_impossible(self, sequence):
-        """Return the first position of a sequence that has no probability."""
+    def log_norms(self, sequence):
+        """Return the logs of the divisors of all positions of a sequence."""
         if run := self.run("score", [sequence]):
-            return int(np.argmax(run.log_norms == -np.inf))
-        logs = (log_norms[0] for _, _, log_norms in self.filtered([sequence]))
-        return next(t for t, log_norm in enumerate(logs) if log_norm == -np.inf)
+            return run.log_norms
+        return np.array([log_norms[0] for _, _, log_norms in self.filtered([sequence])])
 
     def log_normaliser(self, sequences):
         """Return the log sums over all symbols and paths of every sequence's length.
@@ -410,11 +389,7 @@ class Model:
         if self.is_local:
             return np.zeros(len(sequences))
         lengths = np.array([len(sequence) for sequence in sequences])
-        every = np.full(lengths.max(), ANY)
-        if run := self.run("score", [every]):
-            return np.cumsum(run.log_norms)[lengths - 1]
-        log_norms = [log_norms[0] for _, _, log_norms in self.filtered([every])]
-        return np.cumsum(log_norms)[lengths - 1]
+        return np.cumsum(self.log_norms(np.full(lengths.max(), ANY)))[lengths - 1]
 
     # Distributions of states are shares, or logarithms where `in_logs`.
 
@@ -468,23 +443,23 @@ class Model:
         if run := self.run("posteriors", sequences):
             return run.posteriors() if filtered else run.smoothed()
         out = np.empty((sum(map(len, sequences)), len(self.start)), dtype=self.dtype)
-        begin = 0
-        for sequence in sequences:
-            for t, posterior in (self.past if filtered else self.posteriors)(sequence):
-                out[begin + t] = posterior
-            begin += len(sequence)
+        for row, posterior in self._rows(sequences, self.past if filtered else self.posteriors):
+            out[row] = posterior
         return out
+
+    def _rows(self, sequences, posteriors):
+        """Yield rows and posteriors of sequences, one after the other."""
+        begins = np.cumsum([0, *map(len, sequences)]).tolist()
+        for begin, sequence in zip(begins, sequences, strict=False):
+            yield from ((begin + t, posterior) for t, posterior in posteriors(sequence))
 
     def likeliest(self, sequences):
         """Return the state of largest posterior at every position."""
         if run := self.run("posteriors", sequences):
             return run.kernels.largest_places(run.smoothed(), _ROUNDING)
-        path, begin = np.empty(sum(map(len, sequences)), dtype=int), 0
-        for sequence in sequences:
-            for t, posterior in self.posteriors(sequence):
-                top = posterior.max()
-                path[begin + t] = largest(posterior, top, _ROUNDING * top)
-            begin += len(sequence)
+        path = np.empty(sum(map(len, sequences)), dtype=int)
+        for row, posterior in self._rows(sequences, self.posteriors):
+            path[row] = largest(posterior, posterior.max(), _ROUNDING * posterior.max())
         return path
 
     def last_posterior(self, sequence):
@@ -521,9 +496,11 @@ class Model:
 
         The logs of all transitions are kept if there are few, and otherwise computed in blocks.
         """
+        n, n_rows = len(self.start), sum(map(len, sequences))
+        check_fits(8 * n * n_rows, f"X with {n_rows} rows", "best paths")
         if kernels := self._kernels("paths", sequences):
             return self._few.viterbi(kernels, self._log_emissions, *joined(sequences))
-        n, logs, paths, turned = len(self.start), [], [], self.transition.pair.turned
+        logs, paths, turned = [], [], self.transition.pair.turned
         enter = Dense(turned.matrix).maxima if n**2 <= _BLOCK_ENTRIES else turned.maxima
         for sequence in sequences:
             pointers = np.empty((len(sequence), n), dtype=np.int32)
@@ -541,10 +518,12 @@ class Model:
 
     def log_joint(self, sequence, path):
         """Return the log probability of symbols together with states."""
+        logs = self.log_start[path[0]] + self.transition.pair.values(path[:-1], path[1:]).sum()
+        if self._log_emissions is not None:
+            return logs + self._log_emissions[sequence, path].sum()
         is_seen = sequence != ANY
-        logs = self.emission_pairs(path[is_seen], sequence[is_seen])
-        logs += self.log_totals[path[~is_seen]].sum() + self.log_start[path[0]]
-        return logs + self.transition.pair.values(path[:-1], path[1:]).sum()
+        logs += self.emission.pair.values(path[is_seen], sequence[is_seen]).sum()
+        return logs + self.log_totals[path[~is_seen]].sum()
 
     def sample(self, lengths, rng, first=None):
         """Return symbols and states of sequences, one after the other.
@@ -556,15 +535,15 @@ class Model:
         if self.is_local:  # what follows a state does not matter
             with np.errstate(divide="ignore"):
                 logs = self.log_start if first is None else np.log(first)
-            draw = partial(_draw_from, logs)
-            states[starts] = _by_blocks(draw, starts, len(self.start), rng)
+            first_state = Dense(logs[None])
+            states[starts] = _drawn(first_state, np.zeros(len(starts), int), rng)
             if self.transition.T is None and len(lengths) == 1:
                 self._draw_on(states, rng)
                 return self._emitted(states, rng), states
             ordered = starts[np.argsort(-lengths, kind="stable")]
             for t in range(1, lengths.max()):
                 at = ordered[: np.count_nonzero(lengths > t)] + t
-                states[at] = self.transition.draw(states[at - 1], rng)
+                states[at] = _drawn(self.transition.pair, states[at - 1], rng)
         else:
             for length in np.unique(lengths):  # one sweep for many of a length
                 alike, field = starts[lengths == length], self.field(np.full(length, ANY))
@@ -575,7 +554,9 @@ class Model:
         return self._emitted(states, rng), states
 
     def _emitted(self, states, rng):
-        return (self.emission.draw if self.emitter is None else self.emitter.sample)(states, rng)
+        if self.emitter is None:
+            return _drawn(self.emission.pair, states, rng)
+        return self.emitter.sample(states, rng)
 
     def _draw_on(self, states, rng):
         """Write successors of the first state of one sequence."""
@@ -586,14 +567,9 @@ class Model:
             states[t] = state = min(bisect(edges[state], point), last)
 
 
-def _draw_from(logs, starts, rng):
-    """Return a first state for every start of a sequence."""
-    return draw_rows(np.tile(logs, (len(starts), 1)), rng)
-
-
-def _by_blocks(draw, given, width, rng):
-    """Return a draw for each of some states, of which each takes arrays of a given width."""
-    drawn = np.empty(len(given), dtype=int)
-    for rows in gen_batches(len(given), max(1, _BLOCK_ENTRIES // width)):
-        drawn[rows] = draw(given[rows], rng)
-    return drawn
+def _drawn(pair, left, rng):
+    """Return a right state for every left one, in proportion to the potential."""
+    states, width = np.empty(len(left), dtype=int), max(pair.shape)
+    for rows in gen_batches(len(left), max(1, _BLOCK_ENTRIES // width)):
+        states[rows] = pair.draw(left[rows], 0.0, 0.0, rng)
+    return states

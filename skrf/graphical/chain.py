@@ -169,14 +169,7 @@ class ChainMRF(FieldModel):
             return Evidence([self._unary_of(sizes)], "one")
         if length is not None:
             raise ValueError(f"length must be None if unary is given, got {length!r}.")
-        fixed = self._table_length
-
-        def sizes_of(length):
-            if fixed not in (None, length):
-                raise ValueError(f"unary must have {fixed} rows, as embeddings has, got {length}.")
-            return self._model.sizes(length)
-
-        return Evidence.of(unary, lengths).checked(sizes_of)
+        return Evidence.of(unary, lengths).checked(self._sizes_of("unary", self._table_length))
 
     def _each(self, evidence, function):
         """Return what a function returns for the field of every chain."""
@@ -189,16 +182,20 @@ class ChainMRF(FieldModel):
             unary = unary_of([evidence.chains[i] for i in places])
             yield places, self._belief_propagation(len(unary), unary)
 
-    def _check_path(self, paths, own_length):
+    def _sizes_of(self, name, fixed):
+        """Return a function of the length of a chain that returns the numbers of states."""
+
         def sizes_of(length):
-            if own_length not in (None, length):
+            if fixed not in (None, length):
                 raise ValueError(
-                    f"paths must have {own_length} states, the length of unary or embeddings, "
-                    f"got {length}."
+                    f"{name} must be of {fixed} variables, as unary or embeddings, got {length}."
                 )
             return self._model.sizes(length)
 
-        return check_states("paths", paths, sizes_of)
+        return sizes_of
+
+    def _check_path(self, paths, fixed):
+        return check_states("paths", paths, self._sizes_of("paths", fixed))
 
     def _parts(self, paths, unary=None, lengths=None):
         """Return paths by length, and the shape of one value for each.

@@ -843,10 +843,7 @@ class KernelHMM(MaximumLikelihood):
         if X is not None:
             if state is not None:
                 raise ValueError("Pass X or state, not both.")
-            sequence = _check_symbols(model, X)
-            _check_possible(model, [sequence])
-            last = model.last_posterior(sequence)
-            return model.emission.passed(model.transition.passed(last))
+            return self.forecast(X)[0]
         if state is None:
             return model.emission.passed(model.start)
         before, _ = _check_state(model, state)
@@ -1409,7 +1406,8 @@ def _check_possible(model, sequences, log_probs=None):
         is_impossible = (model.log_prob(sequences) if log_probs is None else log_probs) == -np.inf
         if is_impossible.any():
             which = int(np.argmax(is_impossible))
-            at = sum(map(len, sequences[:which])) + model.first_impossible(sequences[which])
+            log_norms = model.log_norms(sequences[which])
+            at = sum(map(len, sequences[:which])) + int(np.argmax(log_norms == -np.inf))
             raise ValueError(
                 f"X has no probability from sample {at} on: no state that the start, transitions, "
                 "masks and the samples before allow can emit it."
