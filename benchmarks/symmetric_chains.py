@@ -68,7 +68,7 @@ def seconds(call, repeats=1):
 def step(chain, paths):
     """Compute a likelihood and its gradient as `fit` does after every move."""
     model = chain._model
-    chain._fitted = model.moved(table for of in model.tables.values() for table in of)
+    chain._fitted = model.with_embeddings(table for of in model.tables.values() for table in of)
     chain.log_prob_gradient(paths)
     chain._fitted = model
 

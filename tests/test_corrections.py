@@ -84,7 +84,7 @@ def test_gradients_hold_the_correction(name, sigma):
 
     def at(vector):
         moved = ChainMRF(STATES, feature_map=held)
-        moved._fitted = first.moved(iter([vector.reshape(STATES.shape)]))
+        moved._fitted = first.with_embeddings(iter([vector.reshape(STATES.shape)]))
         return moved
 
     vector = STATES.ravel()

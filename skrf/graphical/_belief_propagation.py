@@ -84,7 +84,7 @@ class BeliefPropagation:
 
     @cached_property
     def _up(self):
-        """The sweep of sums to the roots, which all results of a field build on."""
+        """The sweep of sums to the roots, which all results build on."""
         return self.upward()
 
     def downward(self):
@@ -94,18 +94,18 @@ class BeliefPropagation:
         -------
         beliefs : list of ndarray of shape (n_i,) or (n_samples, n_i)
             Belief of every variable, with all messages.
-        rests : dict of int to ndarray
+        remaining : dict of int to ndarray
             By child, the belief of its parent without the child's message.
         details : dict of int to ndarray
             As in `Upward`, for the messages from parents.
         """
-        beliefs, rests, details = list(self._up.beliefs), {}, {}
+        beliefs, remaining, details = list(self._up.beliefs), {}, {}
         for i, parent in self.parents.items():
-            rest = differences(beliefs[parent], self._up.messages[i])
-            rests[i] = rest - _tops(rest)
-            message, details[i] = self.pairs[i].turned.sums(rests[i])
+            logs = differences(beliefs[parent], self._up.messages[i])
+            remaining[i] = logs - _tops(logs)
+            message, details[i] = self.pairs[i].turned.sums(remaining[i])
             beliefs[i] = beliefs[i] + message
-        return beliefs, rests, details
+        return beliefs, remaining, details
 
     @cached_property
     def _children(self):
@@ -121,29 +121,29 @@ class BeliefPropagation:
         logs = sum(log_sum_exp(self._up.beliefs[i]) for i in self.roots) + self._up.scale
         return logs if np.ndim(logs) else float(logs)
 
-    def held(self, states):
-        """Return a field of n samples in which states are given, except `ANY` ones.
+    def conditioned(self, states):
+        """Return the same for n samples in which states are known, except `ANY` ones.
 
         None if there are no such states: counts and potentials are then looked up.
         """
         if not (states == ANY).any():
             return None
         unary = []
-        for values, given in zip(self.unary, states.T, strict=True):
-            is_other = (given[:, None] != np.arange(values.shape[-1])) & (given != ANY)[:, None]
+        for values, column in zip(self.unary, states.T, strict=True):
+            is_other = (column[:, None] != np.arange(values.shape[-1])) & (column != ANY)[:, None]
             unary.append(np.where(is_other, -np.inf, values))
         return BeliefPropagation(self.parents, unary, self.pairs)
 
-    def log_weights(self, states, held):
+    def log_weights(self, states, conditioned):
         """Return logs of the potentials of assignments, (n, n_variables), summed over `ANY`.
 
-        `held` is the field of the states.
+        `conditioned` is what `conditioned` returns for the states.
         """
-        if held is not None:
-            return held.log_partition
+        if conditioned is not None:
+            return conditioned.log_partition
         total = 0.0
-        for values, given in zip(self.unary, states.T, strict=True):
-            total = total + (values[given] if values.ndim == 1 else _taken(values, given))
+        for values, column in zip(self.unary, states.T, strict=True):
+            total = total + (values[column] if values.ndim == 1 else _taken(values, column))
         for i, parent in self.parents.items():
             total = total + self.pairs[i].values(states[:, parent], states[:, i])
         return total
@@ -151,7 +151,7 @@ class BeliefPropagation:
     def log_prob(self, states):
         """Return the log probabilities of assignments, or a float for one, (n_variables,)."""
         rows = np.atleast_2d(states)
-        logs = self.log_weights(rows, self.held(rows)) - self.log_partition
+        logs = self.log_weights(rows, self.conditioned(rows)) - self.log_partition
         return float(logs[0]) if states.ndim == 1 else logs
 
     def marginals(self):
@@ -163,8 +163,9 @@ class BeliefPropagation:
         """Return the joint distribution of a variable and its parent, (n_parent, n_child)."""
         n, m = self.pairs[child].shape
         check_fits(16 * n * m, f"embeddings of {n} and {m} states", "their joint distribution")
-        _, rests, _ = self.downward()
-        return softmax(rests[child][:, None] + self.pairs[child].matrix + self._up.beliefs[child])
+        _, remaining, _ = self.downward()
+        logs = remaining[child][:, None] + self.pairs[child].matrix
+        return softmax(logs + self._up.beliefs[child])
 
     def decode(self):
         """Return the log probability of the most probable assignment, and that assignment."""
@@ -188,8 +189,8 @@ class BeliefPropagation:
                 root = up.beliefs[i]
                 drawn[:, i] = draw_rows(np.broadcast_to(root, (len(drawn), len(root))), rng)
             for i, parent in self.parents.items():
-                given = drawn[:, parent], up.beliefs[i], up.details[i]
-                drawn[:, i] = self.pairs[i].draw(*given, rng)
+                left, logs, features = drawn[:, parent], up.beliefs[i], up.details[i]
+                drawn[:, i] = self.pairs[i].draw(left, logs, features, rng)
         return states
 
     def expected_counts(self):
@@ -204,43 +205,43 @@ class BeliefPropagation:
             samples.
         """
         up = self._up
-        beliefs, rests, details = self.downward()
+        beliefs, remaining, details = self.downward()
         of_pairs = {}
         for pair, edges in self._children.items():
             left, from_left, right, from_right, messages = (
                 np.vstack([of_nodes[i] for i in edges])
-                for of_nodes in (rests, details, up.beliefs, up.details, up.messages)
+                for of_nodes in (remaining, details, up.beliefs, up.details, up.messages)
             )
             total = log_sum_exp(left + messages)[:, None]
             sides = left - total, right, from_left - total, from_right
             of_pairs[pair] = pair.expected(*sides, len(left))
         return [softmax(values, axis=-1) for values in beliefs], of_pairs
 
-    def _counts(self, states, held):
+    def _counts(self, states, conditioned):
         """Return the counts of assignments, as `expected_counts` does; `ANY` ones expected."""
         is_apart = self.unary[0].ndim > 1  # samples have counts of their own
-        if held is not None:
-            of_states, of_pairs = held.expected_counts()
+        if conditioned is not None:
+            of_states, of_pairs = conditioned.expected_counts()
             return [of if is_apart else of.sum(axis=0) for of in of_states], of_pairs
         of_states, of_pairs = [], {}
-        for given, values in zip(states.T, self.unary, strict=True):
+        for column, values in zip(states.T, self.unary, strict=True):
             if is_apart:
-                counts = np.arange(values.shape[-1]) == given[:, None]
+                counts = np.arange(values.shape[-1]) == column[:, None]
             else:
-                counts = np.bincount(given, minlength=len(values))
+                counts = np.bincount(column, minlength=len(values))
             of_states.append(counts.astype(np.float64))
         for pair, edges in self._children.items():
             left = states[:, [self.parents[i] for i in edges]]
             of_pairs[pair] = pair.counts(*distinct_pairs(left, states[:, edges], pair.shape[1]))
         return of_states, of_pairs
 
-    def surplus(self, states, held):
+    def surplus(self, states, conditioned):
         """Return the counts of assignments, (n, n_variables), minus those expected of them.
 
-        `held` is the field of the states.
+        `conditioned` is what `conditioned` returns for the states.
         """
         n = 1 if self.unary[0].ndim > 1 else len(states)
-        of_states, of_pairs = self._counts(states, held)
+        of_states, of_pairs = self._counts(states, conditioned)
         expected, expected_pairs = self.expected_counts()
         of_states = [a - n * b for a, b in zip(of_states, expected, strict=True)]
         for pair, counts in of_pairs.items():

@@ -161,7 +161,7 @@ def estimate_tree(parents, sides, unary, n_products=9):
         scores[parents[child]] += np.sum(x**2, axis=1) / 2
         scores[child] += np.sum(y**2, axis=1) / 2
     share = min(1.0, np.sqrt(n_products / max(len(parents), 1)))
-    states, weights = zip(*(_chosen(score, share) for score in scores), strict=True)
+    states, weights = zip(*(_representatives(score, share) for score in scores), strict=True)
     # One column with the weights, and one without, which sums over only some of the assignments.
     logs = [unary[i][states[i], None] + weights[i] for i in range(len(scores))]
     for child, parent in reversed(parents.items()):
@@ -173,14 +173,14 @@ def estimate_tree(parents, sides, unary, n_products=9):
     return value, lower, sum(map(log_sum_exp, scores))
 
 
-def _chosen(scores, share):
+def _representatives(scores, share):
     """Return states, and log weights of shape (n_chosen, 2), those of the second column 0."""
     order = np.argsort(-scores, kind="stable")
-    n_chosen = min(len(scores), max(_N_STATES, int(np.ceil(share * len(scores)))))
-    n_rest = n_chosen // 2
-    largest, rest = np.split(order, [n_chosen - n_rest])
-    each = np.full(n_rest, len(rest)) / n_rest  # number of states that each one represents
-    weights = np.zeros((n_chosen, 2))
-    weights[len(largest) :, 0] = np.log(each)
-    evenly = ((np.arange(n_rest) + 0.5) * each).astype(int)
-    return np.concatenate([largest, rest[evenly]]), weights
+    n_representatives = min(len(scores), max(_N_STATES, int(np.ceil(share * len(scores)))))
+    n_others = n_representatives // 2
+    heavy, others = np.split(order, [n_representatives - n_others])
+    each = np.full(n_others, len(others)) / n_others  # number of states that each one represents
+    weights = np.zeros((n_representatives, 2))
+    weights[len(heavy) :, 0] = np.log(each)
+    evenly = ((np.arange(n_others) + 0.5) * each).astype(int)
+    return np.concatenate([heavy, others[evenly]]), weights

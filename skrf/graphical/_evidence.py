@@ -117,15 +117,15 @@ def split(X, lengths, name="X"):
     return np.split(X, np.cumsum(check_lengths(lengths, len(X), name))[:-1])
 
 
-def check_unary(given, sizes, name="unary"):
+def check_unary(unary, sizes, name="unary"):
     """Return log potentials as a list of arrays, one value per state of every variable."""
-    given = as_array(name, given) if hasattr(given, "__array__") else given
+    unary = as_array(name, unary) if hasattr(unary, "__array__") else unary
     with naming(name):
-        given = list(given)
-    if len(given) != len(sizes):
-        raise ValueError(f"{name} has {len(given)} entries; {len(sizes)} are needed.")
+        unary = list(unary)
+    if len(unary) != len(sizes):
+        raise ValueError(f"{name} has {len(unary)} entries; {len(sizes)} are needed.")
     checked = []
-    for i, (values, n) in enumerate(zip(given, sizes, strict=True)):
+    for i, (values, n) in enumerate(zip(unary, sizes, strict=True)):
         values = as_array(f"{name}[{i}]", values, np.float64)
         if values.shape != (n,):
             raise ValueError(

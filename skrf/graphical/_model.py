@@ -87,8 +87,8 @@ class Model:
             self._features[k, slot] = LogMatrix(logs)
         return self._features[k, slot]
 
-    def field(self, parents, unary, edges=()):
-        """Return a field; for an edge (child, parent) of `edges`, the parent comes later."""
+    def belief_propagation(self, parents, unary, edges=()):
+        """Return sums over trees; the parent comes later in edges (child, parent) of `edges`."""
         pairs = {
             i: self.pair(i, parent).turned if (i, parent) in edges else self.pair(parent, i)
             for i, parent in parents.items()
@@ -104,20 +104,21 @@ class Model:
             for direction, step in ((pair, 1), (pair.turned, -1)):
                 if direction in of_pairs:
                     order, maps = slots[::step], self.maps.sides[::step]
-                    parts = direction.pull_back(maps, *self._tables_at(order), *of_pairs[direction])
-                    for (side, at), gradient in zip(order, parts, strict=True):
+                    counts, tables = of_pairs[direction], self._tables_at(order)
+                    pulled = direction.pull_back(maps, *tables, *counts)
+                    for (side, at), gradient in zip(order, pulled, strict=True):
                         totals[side][at] += gradient
         return totals
 
-    def moved(self, arrays):
+    def with_embeddings(self, arrays):
         """Return the model with embeddings from an iterator over arrays."""
         tables = {side: tuple(islice(arrays, len(of))) for side, of in self.tables.items()}
         return replace(self, tables=tables)
 
 
-def stacked(parts):
+def stacked(arrays):
     """Return arrays as one if their shapes agree, otherwise as a list."""
-    return np.array(parts) if len({array.shape for array in parts}) == 1 else parts
+    return np.array(arrays) if len({array.shape for array in arrays}) == 1 else arrays
 
 
 def shaped(tables):
@@ -138,8 +139,8 @@ class FieldModel(MaximumLikelihood):
     """
 
     def _make_model(self):
-        given, n_variables = self._own("embeddings"), self._n_variables
-        tables = {"embeddings": check_tables("embeddings", given, n_variables)}
+        embeddings, n_variables = self._own("embeddings"), self._n_variables
+        tables = {"embeddings": check_tables("embeddings", embeddings, n_variables)}
         first = tables["embeddings"]
         if self.later is not None:
             tables["later"] = check_tables("later", self._own("later"), n_variables, like=first)
@@ -163,8 +164,8 @@ class FieldModel(MaximumLikelihood):
 
     def _unary_of(self, sizes):
         """Return log potentials of the states of every variable, learned ones if available."""
-        given = self._evidence_given
-        return [np.zeros(n) for n in sizes] if given is None else check_unary(given, sizes)
+        unary = self._evidence_given
+        return [np.zeros(n) for n in sizes] if unary is None else check_unary(unary, sizes)
 
     @property
     def _evidence_given(self):
@@ -173,12 +174,12 @@ class FieldModel(MaximumLikelihood):
 
     # ---------------------------------------------------------------- learning
 
-    def _log_likelihood(self, parts):
+    def _log_likelihood(self, groups):
         """Return the log probability of all assignments, and its gradients.
 
         Parameters
         ----------
-        parts : list of tuple
+        groups : list of tuple
             Assignments, (n, n_variables), and their unary potentials, or None for those of the
             model, by number of variables.
 
@@ -189,49 +190,49 @@ class FieldModel(MaximumLikelihood):
         by_tables : dict of str to list of ndarray
             Gradients with respect to embeddings.
         by_unary : list of list of ndarray
-            Those with respect to the unaries of every part.
+            Those with respect to the unaries of every group.
         """
         log_prob, by_tables, by_unary = 0.0, self._model.gradients({}), []
-        for states, unary in parts:
-            at = self._belief_propagation(states.shape[1], unary)
-            held = at.held(states)
-            weights = at.log_weights(states, held)
+        for states, unary in groups:
+            propagation = self._belief_propagation(states.shape[1], unary)
+            conditioned = propagation.conditioned(states)
+            weights = propagation.log_weights(states, conditioned)
             if np.isneginf(weights).any():
                 raise ValueError(
                     "paths and assignments must not hold states that unary forbids; row "
                     f"{np.flatnonzero(np.isneginf(weights))[0]} does."
                 )
-            log_prob += (weights - at.log_partition).sum()
-            of_states, of_pairs = at.surplus(states, held)
+            log_prob += (weights - propagation.log_partition).sum()
+            of_states, of_pairs = propagation.surplus(states, conditioned)
             by_unary.append(of_states)
             by_tables = added(by_tables, self._model.gradients(of_pairs))
         return float(log_prob), by_tables, by_unary
 
-    def _fit(self, parts, learn_unary):
+    def _fit(self, groups, learn_unary):
         """Climb the likelihood of assignments from the given embeddings, keeping the draw."""
         limits = self._limits()
         if not isinstance(learn_unary, (bool, np.bool_)):
             raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
         draft = self._draft()
         first = draft._model
-        unary = draft._belief_propagation(parts[0][0].shape[1]).unary if learn_unary else []
+        unary = draft._belief_propagation(groups[0][0].shape[1]).unary if learn_unary else []
         # Forbidden states have no gradient: the value that is learned for them stays 0.
         forbidden = [np.where(np.isfinite(values), 0.0, -np.inf) for values in unary]
         allowed = [np.where(np.isfinite(values), values, 0.0) for values in unary]
 
         def move(arrays):
             arrays = iter(arrays)
-            draft._fitted = first.moved(arrays)
+            draft._fitted = first.with_embeddings(arrays)
             if learn_unary:
                 draft.unary_ = stacked(list(map(np.add, arrays, forbidden)))
 
         def objective(arrays):
             move(arrays)
-            log_prob, by_tables, by_unary = draft._log_likelihood(parts)
+            log_prob, by_tables, by_unary = draft._log_likelihood(groups)
             return log_prob, sum(by_tables.values(), []) + (by_unary[0] if learn_unary else [])
 
         start = [table for of in first.tables.values() for table in of]
-        n_samples = sum(states.size for states, _ in parts)
+        n_samples = sum(states.size for states, _ in groups)
         arrays, *progress = maximize(objective, start + allowed, n_samples, **limits)
         move(arrays)
         return self._commit(draft, shaped(draft._fitted.tables), *progress, stacklevel=4)
@@ -240,14 +241,14 @@ class FieldModel(MaximumLikelihood):
 # ---------------------------------------------------------------- checks
 
 
-def check_tables(name, given, n_variables=None, like=None):
+def check_tables(name, arrays, n_variables=None, like=None):
     """Return embeddings as a tuple of arrays: one for all variables, or one per variable.
 
     Parameters
     ----------
     name : str
         Name of the parameter.
-    given : array-like
+    arrays : array-like
         An array of shape (n, d), or a sequence of such arrays.
     n_variables : int, default=None
         Required length of a sequence; None accepts any.
@@ -255,25 +256,25 @@ def check_tables(name, given, n_variables=None, like=None):
         Embeddings of the other side, whose numbers of states must agree.
     """
     width = None if like is None else like[0].shape[1]
-    is_one = getattr(given, "ndim", 0) == 2
+    is_one = getattr(arrays, "ndim", 0) == 2
     if not is_one:
         with naming(name):
-            given = list(given)
-            is_one = bool(given) and np.ndim(given[0]) < 2
+            arrays = list(arrays)
+            is_one = bool(arrays) and np.ndim(arrays[0]) < 2
     if is_one:
-        tables = (check_embeddings(given, name, width),)
+        tables = (check_embeddings(arrays, name, width),)
     else:
-        if n_variables is None and len(given) < 2:
+        if n_variables is None and len(arrays) < 2:
             raise ValueError(
                 f"{name} must be one array for all variables or an array for each of at least 2, "
-                f"got a sequence of {len(given)}."
+                f"got a sequence of {len(arrays)}."
             )
-        if n_variables not in (None, len(given)):
+        if n_variables not in (None, len(arrays)):
             raise ValueError(
-                f"{name} has {len(given)} arrays; the edges name {n_variables} variables."
+                f"{name} has {len(arrays)} arrays; the edges name {n_variables} variables."
             )
         tables = ()
-        for i, table in enumerate(given):
+        for i, table in enumerate(arrays):
             tables += (check_embeddings(table, f"{name}[{i}]", width),)
             width = tables[0].shape[1]
     if like is not None and [len(X) for X in tables] != [len(X) for X in like]:

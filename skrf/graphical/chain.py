@@ -156,7 +156,7 @@ class ChainMRF(FieldModel):
     def _belief_propagation(self, length, unary=None):
         model = self._model
         unary = self._unary_of(model.sizes(length)) if unary is None else unary
-        return model.field({t: t - 1 for t in range(1, length)}, unary)
+        return model.belief_propagation({t: t - 1 for t in range(1, length)}, unary)
 
     # ---------------------------------------------------------------- evidence and paths
 
@@ -172,12 +172,12 @@ class ChainMRF(FieldModel):
         return Evidence.of(unary, lengths).checked(self._sizes_of("unary", self._table_length))
 
     def _each(self, evidence, function):
-        """Return what a function returns for the field of every chain."""
-        fields = (self._belief_propagation(len(chain), chain) for chain in evidence.chains)
-        return [function(field) for field in fields]
+        """Return what a function returns for the sums of every chain."""
+        propagations = (self._belief_propagation(len(chain), chain) for chain in evidence.chains)
+        return [function(propagation) for propagation in propagations]
 
     def _together(self, evidence):
-        """Yield places of chains and a field that holds them all, as samples."""
+        """Yield places of chains, and sums that hold them all, as samples."""
         for places in together(evidence.chains, len(evidence.chains[0][0])):
             unary = unary_of([evidence.chains[i] for i in places])
             yield places, self._belief_propagation(len(unary), unary)
@@ -197,12 +197,12 @@ class ChainMRF(FieldModel):
     def _check_path(self, paths, fixed):
         return check_states("paths", paths, self._sizes_of("paths", fixed))
 
-    def _parts(self, paths, unary=None, lengths=None):
+    def _groups(self, paths, unary=None, lengths=None):
         """Return paths by length, and the shape of one value for each.
 
         Returns
         -------
-        parts : list of tuple
+        groups : list of tuple
             Places, states of shape (n_paths, length), and their unary potentials, or None for those
             of the model.
         shape : tuple of int
@@ -228,11 +228,11 @@ class ChainMRF(FieldModel):
                 return [(np.arange(len(rows)), rows, None)], states.shape[:-1]
             checked = [np.atleast_2d(self._check_path(path, self._own_length)) for path in paths]
             paths = [path for rows in checked for path in rows]
-        parts, n_states = [], 0 if chains is None else len(chains[0][0])
+        groups, n_states = [], 0 if chains is None else len(chains[0][0])
         for places in together(paths, n_states):
-            own = None if chains is None else unary_of([chains[i] for i in places])
-            parts.append((places, np.stack([paths[i] for i in places]), own))
-        return parts, (len(paths),)
+            unary = None if chains is None else unary_of([chains[i] for i in places])
+            groups.append((places, np.stack([paths[i] for i in places]), unary))
+        return groups, (len(paths),)
 
     # ---------------------------------------------------------------- sums over all paths
 
@@ -264,16 +264,16 @@ class ChainMRF(FieldModel):
         if unary is not None or lengths is not None:
             evidence = self._evidence(length, unary, lengths)
             values = np.empty(len(evidence.chains))
-            for places, field in self._together(evidence):
-                values[places] = field.log_partition
+            for places, propagation in self._together(evidence):
+                values[places] = propagation.log_partition
             return float(values[0]) if evidence.layout == "one" else values
-        several = as_array("length", self._length(None) if length is None else length)
-        if several.size == 0:
+        array = as_array("length", self._length(None) if length is None else length)
+        if array.size == 0:
             raise ValueError(f"length must hold integers >= 1, got {length!r}.")
-        wanted = [self._length(n) for n in several.ravel().tolist()]
-        known = {n: self._log_partition(n) for n in set(wanted)}
-        values = np.array([known[n] for n in wanted], dtype=np.float64).reshape(several.shape)
-        return values if several.ndim else float(values)
+        requested = [self._length(n) for n in array.ravel().tolist()]
+        by_length = {n: self._log_partition(n) for n in set(requested)}
+        values = np.array([by_length[n] for n in requested], dtype=np.float64)
+        return values.reshape(array.shape) if array.ndim else float(values[0])
 
     def _log_partition(self, length):
         if self._own_length is not None or length == 1:
@@ -317,10 +317,10 @@ class ChainMRF(FieldModel):
         >>> bool(np.allclose(chain.log_prob(states, unary=evidence, lengths=lengths), logs))
         True
         """
-        parts, shape = self._parts(paths, unary, lengths)
+        groups, shape = self._groups(paths, unary, lengths)
         logs = np.empty(shape or (1,))
-        for places, states, own in parts:
-            logs[places] = self._belief_propagation(states.shape[1], own).log_prob(states)
+        for places, states, unaries in groups:
+            logs[places] = self._belief_propagation(states.shape[1], unaries).log_prob(states)
         return logs if shape else float(logs[0])
 
     def report(
@@ -418,9 +418,9 @@ class ChainMRF(FieldModel):
         """
         evidence = self._evidence(length, unary, lengths)
         results = [None] * len(evidence.chains)
-        for places, field in self._together(evidence):
-            for place, *own in zip(places, *field.marginals(), strict=True):
-                results[place] = stacked(own)
+        for places, propagation in self._together(evidence):
+            for place, *marginals in zip(places, *propagation.marginals(), strict=True):
+                results[place] = stacked(marginals)
         return evidence.arranged(results)
 
     def edge_marginals(
@@ -456,7 +456,7 @@ class ChainMRF(FieldModel):
             raise ValueError("unary must have two variables or more for edge_marginals.")
         if check_integer("position", position, 0) > last:
             raise ValueError(f"position must lie in 0 to {last}, got {position!r}.")
-        joint = self._each(evidence, lambda field: field.edge_marginals(position + 1))
+        joint = self._each(evidence, lambda propagation: propagation.edge_marginals(position + 1))
         return joint[0] if evidence.layout == "one" else joint
 
     def decode(
@@ -525,7 +525,7 @@ class ChainMRF(FieldModel):
         """
         evidence, rng = self._evidence(length, unary, lengths), as_generator(random_state)
         check_draws(n, sum(map(len, evidence.chains)))
-        paths = self._each(evidence, lambda field: field.sample(n, rng))
+        paths = self._each(evidence, lambda propagation: propagation.sample(n, rng))
         return evidence.arranged(paths, axis=1)
 
     # ---------------------------------------------------------------- learning
@@ -561,11 +561,11 @@ class ChainMRF(FieldModel):
         """
         evidence = self._evidence(length, unary, lengths)
         total, by_unary = self._model.gradients({}), [None] * len(evidence.chains)
-        for places, field in self._together(evidence):
-            of_states, of_pairs = field.expected_counts()
+        for places, propagation in self._together(evidence):
+            of_states, of_pairs = propagation.expected_counts()
             total = added(total, self._model.gradients(of_pairs))
-            for place, *own in zip(places, *of_states, strict=True):
-                by_unary[place] = stacked(own)
+            for place, *counts in zip(places, *of_states, strict=True):
+                by_unary[place] = stacked(counts)
         return shaped(total) | {"unary": evidence.arranged(by_unary)}
 
     def log_prob_gradient(
@@ -592,20 +592,20 @@ class ChainMRF(FieldModel):
         dict of str to ndarray or list of ndarray
             As in `log_partition_gradient`.
         """
-        parts, _ = self._parts(paths, unary, lengths)
-        likelihoods = [(states, own) for _, states, own in parts]
-        _, gradients, of_parts = self._log_likelihood(likelihoods)
-        if parts[0][2] is None or parts[0][2][0].ndim == 1:
-            if len(parts) > 1:
+        groups, _ = self._groups(paths, unary, lengths)
+        likelihoods = [(states, unaries) for _, states, unaries in groups]
+        _, gradients, by_group = self._log_likelihood(likelihoods)
+        if groups[0][2] is None or groups[0][2][0].ndim == 1:
+            if len(groups) > 1:
                 raise ValueError(
                     "paths must have one length, or unary for each of them: a gradient has the "
                     "shape of the unaries."
                 )
-            return shaped(gradients) | {"unary": stacked(of_parts[0])}
+            return shaped(gradients) | {"unary": stacked(by_group[0])}
         by_unary = {}
-        for (places, _, _), of_states in zip(parts, of_parts, strict=True):
-            for place, *own in zip(places, *of_states, strict=True):
-                by_unary[place] = stacked(own)
+        for (places, _, _), of_states in zip(groups, by_group, strict=True):
+            for place, *counts in zip(places, *of_states, strict=True):
+                by_unary[place] = stacked(counts)
         ordered = [by_unary[place] for place in sorted(by_unary)]
         layout = "list" if lengths is None else "stacked"
         return shaped(gradients) | {"unary": Evidence(ordered, layout).arranged(ordered)}
@@ -655,29 +655,29 @@ class ChainMRF(FieldModel):
             If it did not converge: it reached `max_iter`, its line search failed, or a gradient
             was not finite.
         """
-        parts, _ = self._draft()._parts(paths, unary, lengths)
+        groups, _ = self._draft()._groups(paths, unary, lengths)
         if learn_unary:
             if unary is not None:
                 raise ValueError("learn_unary=True needs unary=None: evidence is not learned.")
-            if len(parts) > 1:
-                found = sorted(states.shape[1] for _, states, _ in parts)
-                raise ValueError(f"learn_unary needs paths of one length, got {found}.")
-        return self._fit([(states, own) for _, states, own in parts], learn_unary)
+            if len(groups) > 1:
+                lengths_of_paths = sorted(states.shape[1] for _, states, _ in groups)
+                raise ValueError(f"learn_unary needs paths of one length, got {lengths_of_paths}.")
+        return self._fit([(states, unaries) for _, states, unaries in groups], learn_unary)
 
-    def _log_likelihood(self, parts):
-        is_free = self._own_length is None and all(unary is None for _, unary in parts)
-        if not is_free or len(parts) == 1 or any((states == ANY).any() for states, _ in parts):
-            return super()._log_likelihood(parts)
-        return self._log_likelihood_of_lengths([states for states, _ in parts])
+    def _log_likelihood(self, groups):
+        is_free = self._own_length is None and all(unary is None for _, unary in groups)
+        if not is_free or len(groups) == 1 or any((states == ANY).any() for states, _ in groups):
+            return super()._log_likelihood(groups)
+        return self._log_likelihood_of_lengths([states for states, _ in groups])
 
-    def _log_likelihood_of_lengths(self, parts):
+    def _log_likelihood_of_lengths(self, groups):
         """Return the log probability of paths of several lengths, without evidence, and gradients.
 
         A message that arrives from the left does not depend on the length, so one sweep serves
         all. On the way back, paths join where they end, each with the weight of its length.
         """
-        pair, n_paths = self._model.pair(0, 1), np.zeros(1 + max(s.shape[1] for s in parts))
-        for states in parts:
+        pair, n_paths = self._model.pair(0, 1), np.zeros(1 + max(s.shape[1] for s in groups))
+        for states in groups:
             n_paths[states.shape[1]] += len(states)
         n, last = pair.shape[0], len(n_paths) - 1
         arriving, ahead = [None, np.zeros(n)], [None]
@@ -695,7 +695,7 @@ class ChainMRF(FieldModel):
             edges.append((arriving[t], back, ahead[t], features))
             back = np.logaddexp(message, log_ends[t])
         left, right = (
-            np.concatenate([s[:, at].ravel() for s in parts]) for at in (np.s_[:-1], np.s_[1:])
+            np.concatenate([s[:, at].ravel() for s in groups]) for at in (np.s_[:-1], np.s_[1:])
         )
         left, right, counts = distinct_pairs(left, right, n)
         log_prob = counts @ pair.values(left, right) - n_paths @ log_partitions
@@ -707,5 +707,5 @@ class ChainMRF(FieldModel):
                 for side, sign in zip(zip(*edges, strict=True), (-1, 1, -1, 1), strict=True)
             ]
             expected = pair.expected(*sides, counts.sum())
-            of_pairs = [seen - own for seen, own in zip(of_pairs, expected, strict=True)]
+            of_pairs = list(map(np.subtract, of_pairs, expected))
         return float(log_prob), self._model.gradients({pair: of_pairs}), []

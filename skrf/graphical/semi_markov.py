@@ -233,8 +233,8 @@ class SemiMarkovChain(FieldModel):
                 segments.append((state, lasting))
                 end -= lasting
                 if end:
-                    given = np.array([state]), ending[end], features[end]
-                    state = int(turned.draw(*given, rng)[0])
+                    left = np.array([state])
+                    state = int(turned.draw(left, ending[end], features[end], rng)[0])
             draws.append(np.array(segments[::-1]))
         return draws
 

@@ -149,7 +149,7 @@ class TreeMRF(FieldModel):
         model, n_variables = self._model, self._size
         parents = _rooted(self._own("edges"), n_variables)
         unary = self._unary_of(model.sizes(n_variables)) if unary is None else unary
-        return model.field(parents, unary, set(map(tuple, self._edges(n_variables))))
+        return model.belief_propagation(parents, unary, set(map(tuple, self._edges(n_variables))))
 
     def _check_states(self, assignments):
         sizes = [len(values) for values in self._belief_propagation().unary]
@@ -215,13 +215,14 @@ class TreeMRF(FieldModel):
         ndarray of shape (n_i, n_j)
             Joint distribution, which sums to 1.
         """
-        field = self._belief_propagation()
+        propagation = self._belief_propagation()
+        last = len(propagation.unary) - 1
         for name, value in (("i", i), ("j", j)):
-            if check_integer(name, value, 0) >= len(field.unary):
-                raise ValueError(f"{name} must lie in 0 to {len(field.unary) - 1}, got {value!r}.")
+            if check_integer(name, value, 0) > last:
+                raise ValueError(f"{name} must lie in 0 to {last}, got {value!r}.")
         for child, parent in ((j, i), (i, j)):
-            if field.parents.get(child, -1) == parent:
-                joint = field.edge_marginals(child)
+            if propagation.parents.get(child, -1) == parent:
+                joint = propagation.edge_marginals(child)
                 return joint if parent == i else joint.T
         raise ValueError(f"i and j must have an edge; there is no edge between {i!r} and {j!r}.")
 
@@ -291,14 +292,15 @@ class TreeMRF(FieldModel):
         True
         """
         check_integer("n_products", n_products)
-        model, field, sides = self._model, self._belief_propagation(), {}
-        unary, parents, edges = field.unary, field.parents, set(map(tuple, self._edges(self._size)))
+        model, propagation, sides = self._model, self._belief_propagation(), {}
+        unary, parents = propagation.unary, propagation.parents
+        edges = set(map(tuple, self._edges(self._size)))
         for child, parent in parents.items():
             is_up = (child, parent) in edges
             slots = model.slots(*((child, parent) if is_up else (parent, child)))
-            both = [model.maps.sigma * model.tables[side][at] for side, at in slots]
-            sides[child] = tuple(both[::-1] if is_up else both)
-        return reported(field.log_partition, estimate_tree(parents, sides, unary, n_products))
+            embeddings = [model.maps.sigma * model.tables[side][at] for side, at in slots]
+            sides[child] = tuple(embeddings[::-1] if is_up else embeddings)
+        return reported(propagation.log_partition, estimate_tree(parents, sides, unary, n_products))
 
     # ---------------------------------------------------------------- learning
 
