@@ -78,48 +78,47 @@ def spread(outputs):
     return math.sqrt(variance / size) if size > 0 else (math.inf if variance else 0.0)
 
 
-def warn_of_lost(n_lost, n_queries):
-    """Warn about queries whose weights sum to 0; to be called from a public method."""
-    if n_lost:
-        warnings.warn(
-            f"Some outputs are 0 because the weights of their queries sum to 0 ({n_lost} of "
-            f"{n_queries} queries): the features of feature_map have signs or zeros. Use a "
-            "positive map, such as OptimalPositiveRF, or more features.",
-            FeatureCollapseWarning,
-            stacklevel=3,
-        )
+def warn_of_result(result, inputs, is_sampled=False, may_cancel=False):
+    """Warn of outputs that features spoil; to be called from a public method.
 
-
-def warn_of_cancelled(outputs, values):
-    """Warn where outputs exceed all values, which no mean does; to be called publicly."""
-    largest, most = largest_entry(outputs), largest_entry(values)
-    if largest > _MOST_OF_A_MEAN * most:
-        warnings.warn(
-            f"Outputs reach {largest:.3g}, values only {most:.3g}: the weights of a query have "
-            "both signs and nearly cancel. Use features that are never negative: a positive map, "
-            "such as OptimalPositiveRF, or a nonlinearity such as 'relu' or 'elu'.",
-            FeatureCollapseWarning,
-            stacklevel=3,
-        )
-
-
-def warn_of_collapse(distances):
-    """Warn where the mean of the values is closer to exact attention than the output.
-
-    To be called from a public method with the `distances` of all groups, summed. Distances are
-    compared rather than their squares, which a single query can dominate.
+    Parameters
+    ----------
+    result : AttentionResult
+        What was computed.
+    inputs : Inputs
+        From what.
+    is_sampled : bool, default=False
+        Whether it has distances from exact attention. They are compared rather than their squares,
+        which a single query can dominate.
+    may_cancel : bool, default=False
+        Whether weights may have both signs, so that outputs may exceed all values, as no mean does.
     """
-    error, of_mean, size = distances
+    messages = []
+    if result.n_lost:
+        messages.append(
+            "Some outputs are 0 because the weights of their queries sum to 0 "
+            f"({result.n_lost} of {math.prod(inputs.q.shape[:-1])} queries): the features of "
+            "feature_map have signs or zeros. Use a positive map, such as OptimalPositiveRF, or "
+            "more features."
+        )
+    error, of_mean, size = result.distances[1] if is_sampled else (0.0, 0.0, 0.0)
     if error > of_mean and error > TOLERATED * size:
-        warnings.warn(
+        messages.append(
             "Random features have collapsed: at a few queries the relative error of the output is "
             f"{error / size:.2g}, and that of the mean of the values is {of_mean / size:.2g}. Try "
             "alternatives on your inputs with compare_attention: WindowAttention (for trained "
             "models), more features, or a fitted AdaptiveRF(asymmetric=True). If none of them "
-            "beats the mean of the values, use exact attention.",
-            FeatureCollapseWarning,
-            stacklevel=3,
+            "beats the mean of the values, use exact attention."
         )
+    largest, most = map(largest_entry, (result.out, inputs.v)) if may_cancel else (0.0, 0.0)
+    if largest > _MOST_OF_A_MEAN * most:
+        messages.append(
+            f"Outputs reach {largest:.3g}, values only {most:.3g}: the weights of a query have "
+            "both signs and nearly cancel. Use features that are never negative: a positive map, "
+            "such as OptimalPositiveRF, or a nonlinearity such as 'relu' or 'elu'."
+        )
+    for message in messages:
+        warnings.warn(message, FeatureCollapseWarning, stacklevel=3)
 
 
 def sampled_distances(features, out, n_queries, scale, is_causal, window=None):

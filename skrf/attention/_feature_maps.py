@@ -122,14 +122,6 @@ def redrawn_maps(maps, seed_of):
     return [heads[id(head)] for head in maps]
 
 
-def maps_of_sets(maps, sets):
-    """Return the maps of a slice of sets, given those of all; fewer serve the next ones in turn."""
-    n = len(maps)
-    if sets.stop - sets.start >= n:
-        return maps
-    return [maps[i % n] for i in range(sets.start, sets.stop)]
-
-
 def rows_of_sets(inputs, sets, n_most=None):
     """Return the queries (n, d) and keys (m, d) of some sets without their padding.
 

@@ -70,9 +70,11 @@ class KeyFeatures:
     Parameters
     ----------
     inputs : Inputs
-        The sets.
+        All sets.
     maps : list of HeadMaps
-        Of the sets; if they are fewer, they serve the next ones in turn.
+        Of all sets; if they are fewer, they serve the next ones in turn.
+    sets : slice
+        The sets to take, as from `Inputs.slices`.
     is_double : bool, default=False
         Whether to compute in float64 in any case.
 
@@ -86,8 +88,12 @@ class KeyFeatures:
         Whether sums of the values stay inside the range of float32.
     """
 
-    def __init__(self, inputs, maps, is_double=False):
-        self.inputs, self.maps, self.xp = inputs, maps, namespace(inputs.q)
+    def __init__(self, inputs, maps, sets, is_double=False):
+        n = len(maps)
+        if sets.stop - sets.start < n:
+            maps = [maps[i % n] for i in range(sets.start, sets.stop)]
+        self.inputs, self.maps, self.xp = inputs.of(sets), maps, namespace(inputs.q)
+        inputs = self.inputs
         self.is_positive = all([head.is_positive for head in maps])
         largest, gates = check_finite("v", inputs.v), inputs.log_gates
         self.is_usual = largest == 0 or 1 / _USUAL < largest < _USUAL

@@ -12,23 +12,20 @@ from .._threads import run_all, serial_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
-from . import masked
+from . import linear, masked
 from ._diagnosis import (
     AttentionDiagnosis,
     effective_features,
     n_lost_of,
     sampled_distances,
     spread,
-    warn_of_cancelled,
-    warn_of_collapse,
-    warn_of_lost,
+    warn_of_result,
 )
 from ._feature_maps import (
     HeadMaps,
     check_lse,
     fitted,
     ignores_data,
-    maps_of_sets,
     needs_data,
     redrawn_maps,
     rows_of_sets,
@@ -38,14 +35,6 @@ from ._inputs import blocks, check_flag, check_inputs, check_scale
 from ._masks import as_mask, owned
 from ._state import AttentionState, state_after, sums_of_sets
 from .generalized import GeneralizedMap
-from .linear import (
-    FEATURE_ROWS,
-    AttentionResult,
-    KeyFeatures,
-    Output,
-    attend_to_all,
-    attend_to_earlier,
-)
 from .masks import DecayMask
 
 _DIAGNOSED_DRAWS, _DIAGNOSED_QUERIES = 5, 64
@@ -376,11 +365,8 @@ class ApproxKernelAttention(EstimatorBase):
         if self._is_softmax and inputs.log_gates is None:
             n_sampled = max(1, _SAMPLED_QUERIES // inputs.k.shape[0])
         attended = self._attend(inputs, maps, n_sampled=n_sampled, wants_lse=return_lse)
-        warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
-        if n_sampled:
-            warn_of_collapse(attended.distances[1])
-        elif not maps[0].is_positive:
-            warn_of_cancelled(attended.out, inputs.v)
+        may_cancel = not (n_sampled or maps[0].is_positive)
+        warn_of_result(attended, inputs, n_sampled > 0, may_cancel)
         out = inputs.given_layout(attended.out)
         return (out, inputs.given_rows(attended.lse)) if return_lse else out
 
@@ -411,17 +397,21 @@ class ApproxKernelAttention(EstimatorBase):
             is_double = state.is_double or n_queries == 1  # which costs less than to ask
 
         def attend(sets):
-            features = KeyFeatures(inputs.of(sets), maps_of_sets(maps, sets), is_double)
-            out, sums = Output(features, wants_lse), None if before is None else before.of(sets)
+            features = linear.KeyFeatures(inputs, maps, sets, is_double)
+            out, sums = (
+                linear.Output(features, wants_lse),
+                None if before is None else before.of(sets),
+            )
             if mask is not None:
                 heads = inputs.heads_of(np.arange(sets.start, sets.stop))
                 n_lost = masked.attend(features, mask, heads, out)
             elif self.causal:
                 earlier = sums
-                sums = attend_to_earlier(features, out, sums, self.block_size, state is not None)
+                options = self.block_size, state is not None
+                sums = linear.attend_to_earlier(features, out, sums, *options)
                 n_lost = n_lost_of(features.inputs, out.zeros(), True, earlier)
             else:
-                attend_to_all(features, out, self.block_size)
+                linear.attend_to_all(features, out, self.block_size)
                 n_lost = n_lost_of(features.inputs, out.zeros(), False)
             outputs, distances = out.joined(), 0.0
             if n_sampled:
@@ -430,10 +420,10 @@ class ApproxKernelAttention(EstimatorBase):
                     features, outputs, n_sampled, scale, self.causal, window
                 )
             sums, is_unusual = None if state is None else sums, not features.is_usual
-            return AttentionResult(outputs, out.lse(), sums, is_unusual, n_lost, distances)
+            return linear.AttentionResult(outputs, out.lse(), sums, is_unusual, n_lost, distances)
 
         results = run_all(attend, self._slices(inputs, maps), is_short=inputs.is_short)
-        return AttentionResult.joined(results)
+        return linear.AttentionResult.joined(results)
 
     # ---------------------------------------------------------------- streaming
 
@@ -507,7 +497,7 @@ class ApproxKernelAttention(EstimatorBase):
         options = key_padding_mask, log_gates, return_lse
         inputs, maps = self._prepared(q, k, v, *options, is_step=True)
         attended = self._attend(inputs, maps, state=state, wants_lse=return_lse)
-        warn_of_lost(attended.n_lost, math.prod(inputs.q.shape[:-1]))
+        warn_of_result(attended, inputs)
         is_double = state.is_double or attended.is_double
         out = inputs.given_layout(attended.out)
         state = state_after(attended.sums, inputs, is_double, self._marks(maps, inputs))
@@ -584,7 +574,7 @@ class ApproxKernelAttention(EstimatorBase):
         effective = None
         if self.mask is None and maps[0].is_positive:
             parts = [
-                effective_features(KeyFeatures(inputs.of(sets), maps_of_sets(maps, sets)))
+                effective_features(linear.KeyFeatures(inputs, maps, sets))
                 for sets in self._slices(inputs, maps)
             ]
             effective = np.concatenate(parts) if any(map(len, parts)) else None
@@ -597,7 +587,7 @@ class ApproxKernelAttention(EstimatorBase):
 
     def _slices(self, inputs, maps):
         """Return slices of the sets that are computed at a time."""
-        return inputs.slices(self.block_size or FEATURE_ROWS, len(maps))
+        return inputs.slices(self.block_size or linear.FEATURE_ROWS, len(maps))
 
     @property
     def _is_softmax(self):
