@@ -103,22 +103,18 @@ def ignores_data(prototype):
     return not (needs_data(prototype) or hasattr(prototype, "_adapted"))
 
 
-def redrawn(transformer, seed):
-    """Return a fitted map with the same parameters and other random numbers."""
-    if not hasattr(transformer, "redraw"):
-        raise ValueError(
-            "redraw and diagnose need a feature_map that can be drawn anew, got "
-            f"{transformer!r}: use one of skrf."
-        )
-    return copy.copy(transformer).redraw(seed)
-
-
 def redrawn_maps(maps, seed_of):
     """Return maps with the same parameters and other draws, shared where they were shared."""
     heads = {}
     for head in maps:
+        transformer = head.transformer
+        if not hasattr(transformer, "redraw"):
+            raise ValueError(
+                "redraw and diagnose need a feature_map that can be drawn anew, got "
+                f"{transformer!r}: use one of skrf."
+            )
         if id(head) not in heads:
-            heads[id(head)] = HeadMaps(redrawn(head.transformer, seed_of(head.transformer)))
+            heads[id(head)] = HeadMaps(copy.copy(transformer).redraw(seed_of(transformer)))
     return [heads[id(head)] for head in maps]
 
 

@@ -190,19 +190,6 @@ def check_finite(name, array):
     return largest
 
 
-def check_logits(bound, q, k, scale):
-    """Return a bound of all logits, or raise if they may leave the range of float64."""
-    if not math.isfinite(bound):
-        check_finite("q", q)
-        check_finite("k", k)
-        raise ValueError(
-            "q and k are too large: products of theirs may exceed the range of float64; their "
-            f"largest entries are {largest_entry(q):.3g} and {largest_entry(k):.3g}, and "
-            f"scale={scale:.3g}."
-        )
-    return bound
-
-
 def check_real(name, xp, dtype):
     """Raise unless arrays of a dtype of a library hold real numbers or booleans."""
     if not xp.isdtype(dtype, ("bool", "integral", "real floating")):
@@ -217,12 +204,18 @@ def check_flag(name, value):
 
 def _arrays(inputs):
     """Return the library of the inputs, and the inputs as its arrays."""
-    kinds = {type(values) for values in inputs.values()}
-    if kinds == {np.ndarray}:
-        return np, inputs.values()
-    if any(is_array_api(values) for values in inputs.values()):
-        return _common_namespace(inputs), inputs.values()
-    return np, [as_array(name, values) for name, values in inputs.items()]
+    arrays = inputs.values()
+    if {type(values) for values in arrays} == {np.ndarray}:
+        return np, arrays
+    if not any(map(is_array_api, arrays)):
+        return np, [as_array(name, values) for name, values in inputs.items()]
+    try:
+        if all(map(array_api_compat.is_array_api_obj, arrays)):
+            return array_api_compat.array_namespace(*arrays), arrays
+    except TypeError:
+        pass
+    kinds = ", ".join(f"{name} {type(values)!r}" for name, values in inputs.items())
+    raise TypeError(f"q, k and v must be arrays of one library, got {kinds}.")
 
 
 @lru_cache(maxsize=64)  # asked for by every position of a stream
@@ -237,17 +230,6 @@ def _dtypes(xp, dtypes):
     # Short floats of one kind keep their dtype.
     is_kept = is_single and len(set(dtypes)) == 1 and xp.finfo(dtypes[0]).bits >= 16
     return dtype, dtypes[0] if is_kept else dtype
-
-
-def _common_namespace(inputs):
-    """Return the one library of all inputs, at least one of which is not from NumPy."""
-    try:
-        if all(map(array_api_compat.is_array_api_obj, inputs.values())):
-            return array_api_compat.array_namespace(*inputs.values())
-    except TypeError:
-        pass
-    kinds = ", ".join(f"{name} {type(values)!r}" for name, values in inputs.items())
-    raise TypeError(f"q, k and v must be arrays of one library, got {kinds}.")
 
 
 def as_array(name, values):

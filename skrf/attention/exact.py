@@ -12,7 +12,7 @@ from .._sums import exp_and_max, transposed
 from .._typing import Array
 from .._validation import check_integer
 from ._gates import gate_sums, with_gates
-from ._inputs import blocks, check_inputs, check_logits, check_scale, side_by_side
+from ._inputs import blocks, check_inputs, check_scale, side_by_side
 from ._masks import array_of, as_mask
 from .masked import LEAST, name_of
 from .masks import DecayMask
@@ -240,6 +240,11 @@ def exact_logits(q, k, dtype, scale, positions=None, padding=None, falls=None):
 
 def dtype_of_logits(q, k, scale):
     """Return the dtype of queries and keys, or float64 if their logits may need it."""
-    largest = largest_entry(q) * largest_entry(k)  # Python's floats overflow to inf
-    bound = check_logits(largest * scale * q.shape[-1], q, k, scale)
+    sizes = largest_entry(q), largest_entry(k)
+    bound = sizes[0] * sizes[1] * scale * q.shape[-1]  # Python's floats overflow to inf
+    if not math.isfinite(bound):
+        raise ValueError(
+            "q and k are too large: products of theirs may exceed the range of float64; their "
+            f"largest entries are {sizes[0]:.3g} and {sizes[1]:.3g}, and scale={scale:.3g}."
+        )
     return namespace(q).float64 if bound > _LARGEST_SINGLE_LOGIT else q.dtype
