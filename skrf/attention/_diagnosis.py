@@ -2,26 +2,23 @@
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from .._arrays import (
     cast,
     constant,
-    in_library_of,
     largest_entry,
     like,
     namespace,
-    take,
     to_host,
 )
 from .._sums import exp_max_one, scale_queries
 from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
-from ._gates import gate_sums
 from ._inputs import blocks
-from .exact import exact_logits
+from .exact import exact_logits, rows_of_each_set
 from .linear import FEATURE_ROWS, key_sums
 
 TOLERATED = 0.3  # relative error up to which there is no collapse
@@ -146,7 +143,9 @@ def sampled_distances(features, out, n_queries, scale, is_causal, window=None):
         values, the window if there is one, and 0. Values are over the largest of their set, for
         squares to be floats.
     """
-    inputs, dtype = features.inputs, features.dtype
+    inputs, dtype, out = features.inputs, features.dtype, constant(out)
+    fixed = {name: constant(getattr(inputs, name)) for name in ("q", "k", "log_gates")}
+    inputs = replace(inputs, **fixed)
     values, total = cast(constant(inputs.v), dtype), 0.0
     xp, (n_sets, n_keys, _) = namespace(values), values.shape
     flat = xp.reshape(values, (n_sets, -1))
@@ -157,9 +156,14 @@ def sampled_distances(features, out, n_queries, scale, is_causal, window=None):
     first = n_keys - n_rows if is_causal else 0  # queries are those of the last positions
     places = sampled(real_queries(~is_free[..., first:], n_rows), n_queries)
     is_first = (np.cumsum(is_free, axis=-1) <= _FIRST)[:, None, None, :]
-    for rows, weights, factors in _exact_weights(inputs, dtype, places, scale, is_causal):
-        exact = weights @ values
-        estimate = cast(_taken(constant(out), rows[:, None, :]), dtype) / largest
+    for block in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
+        rows = places[:, block]
+        weights, factors = (  # the second of equal keys
+            exp_max_one(exact_logits(inputs, rows, n_keys, dtype, factor, is_causal))
+            for factor in (scale, 0.0)
+        )
+        exact = _mean(weights, values)
+        estimate = cast(rows_of_each_set(out, rows), dtype) / largest
         answers = [estimate, _mean(factors, values)]
         if window is not None:
             width = window - _FIRST
@@ -207,38 +211,6 @@ def _is_free(inputs):
     if inputs.padding is None:
         return np.ones(inputs.k.shape[:-1], bool)
     return ~to_host(inputs.padding)
-
-
-def _exact_weights(inputs, dtype, places, scale, is_causal):
-    """Yield indices of some queries (U, n), their weights (U, G, n, S), and those of equal keys."""
-    q, k, padding, falls = constant(inputs.q), constant(inputs.k)[:, None, :, :], None, None
-    n_keys, first = k.shape[-2], k.shape[-2] - q.shape[-2]
-    if inputs.padding is not None:
-        padding = inputs.padding[:, None, :]
-    if inputs.log_gates is not None:
-        falls = constant(gate_sums(inputs.log_gates))[..., None]
-    for block in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
-        rows, options = places[:, block], {"padding": padding}
-        if is_causal:
-            options["positions"] = in_library_of(rows[:, None, :] + first, q)
-        if falls is not None:
-            options["falls"] = _taken(falls, rows + first)[:, None, :, 0], falls[:, None, :, 0]
-        queries = _taken(q, rows[:, None, :])
-        weights, factors = (
-            exp_max_one(exact_logits(X, k, dtype, scale, **options)) for X in (queries, 0 * queries)
-        )
-        total = namespace(q).sum(weights, axis=-1, keepdims=True)
-        yield rows, weights / _or_one(total), factors
-
-
-def _taken(array, places):
-    """Return rows (..., m, c) of an array (..., n, c), given their indices (..., m)."""
-    leading, (n, width) = array.shape[:-2], array.shape[-2:]
-    places = np.broadcast_to(places, (*leading, places.shape[-1]))
-    flat = namespace(array).reshape(array, (-1, width))
-    starts = n * np.arange(flat.shape[0] // n).reshape(leading)
-    rows = take(flat, (starts[..., None] + places).ravel())
-    return namespace(array).reshape(rows, (*places.shape, width))
 
 
 def _mean(weights, values):

@@ -7,7 +7,15 @@ import array_api_compat
 import numpy as np
 import scipy.sparse as sp
 
-from .._arrays import arithmetic, cast, constant, largest_entry, like, namespace
+from .._arrays import (
+    arithmetic,
+    cast,
+    constant,
+    in_library_of,
+    largest_entry,
+    like,
+    namespace,
+)
 from .._sums import exp_and_max, transposed
 from .._typing import Array
 from .._validation import check_integer
@@ -162,26 +170,12 @@ def _by_block(inputs, heads, dtype, scale, causal, mask, block_size):
     The parameters are those of `exact_attention`, checked, with the query heads (U, G) and a `Mask`
     or None. At any time two arrays of a block of logits are held.
     """
-    q, k, v = inputs.q, inputs.k[:, None, ...], inputs.v[:, None, ...]
-    xp, place = namespace(q), {"device": array_api_compat.device(q)}
-    first = k.shape[-2] - q.shape[-2] if causal else 0  # position of the first query
-    falls = None if inputs.log_gates is None else gate_sums(inputs.log_gates)[:, None, :]
-
-    def logits_of(rows, n, dtype):
-        positions, options = slice(first + rows.start, first + rows.stop), {}
-        if falls is not None:
-            options["falls"] = falls[..., positions], falls[..., :n]
-        if inputs.padding is not None:
-            options["padding"] = inputs.padding[:, None, :n]
-        if causal:
-            options["positions"] = xp.arange(positions.start, positions.stop, **place)
-        return exact_logits(q[..., rows, :], k[..., :n, :], dtype, scale, **options)
-
-    size = -(-block_size // q.shape[1]) if inputs.is_numpy else block_size
-    for rows in blocks(q.shape[-2], size):
+    xp, n_keys, n_queries = namespace(inputs.q), inputs.k.shape[-2], inputs.q.shape[-2]
+    size = -(-block_size // inputs.q.shape[1]) if inputs.is_numpy else block_size
+    for rows in blocks(n_queries, size):
         # No query of a causal block reads keys after the block's last query.
-        n = first + rows.stop if causal else k.shape[-2]
-        weights, level = exp_and_max(logits_of(rows, n, dtype))
+        n = n_keys - n_queries + rows.stop if causal else n_keys
+        weights, level = exp_and_max(exact_logits(inputs, rows, n, dtype, scale, causal))
         if mask is not None:
             numbers, keys = np.arange(rows.start, rows.stop), slice(0, n)
             entries = mask.entries(numbers, keys, constant(weights), heads)
@@ -191,10 +185,10 @@ def _by_block(inputs, heads, dtype, scale, causal, mask, block_size):
             # Some queries see no key, or only such as weigh far less than others.
             with np.errstate(divide="ignore"):
                 logs = np.log(mask.entries(numbers, keys, np.float64(), heads))
-            logits = logits_of(rows, n, xp.float64)
+            logits = exact_logits(inputs, rows, n, xp.float64, scale, causal)
             weights, level = exp_and_max(arithmetic(logits).add(logits, like(logs, logits)))
             total = xp.sum(weights, axis=-1, keepdims=True)
-        means, logs = means_and_logs(weights, total, level, v[..., :n, :])
+        means, logs = means_and_logs(weights, total, level, inputs.v[:, None, :n, :])
         yield means, logs if mask is None else logs + math.log(mask.largest)
         del weights  # free them before the next block
 
@@ -208,34 +202,51 @@ def means_and_logs(weights, total, level, v):
     return cast(weights @ cast(v, weights.dtype), v.dtype), logs
 
 
-def exact_logits(q, k, dtype, scale, positions=None, padding=None, falls=None):
-    """Return the logarithms of the weights of keys (..., m, d) for queries (..., n, d).
+def exact_logits(inputs, rows, n, dtype, scale, causal):
+    """Return the logarithms of the weights (U, G, m, n) of the first n keys for some queries.
 
     Parameters
     ----------
-    q, k : array
-        Queries and keys.
+    inputs : Inputs
+        Queries, keys, padding and gates.
+    rows : slice or ndarray of int of shape (U, m)
+        The queries, or those of every set.
+    n : int
+        Number of keys.
     dtype : dtype
         In which to compute.
     scale : float
         Multiplies the products.
-    positions : array of int of shape (..., n), default=None
-        Positions of the queries, which do not see later keys; None if they see all.
-    padding : array of bool of shape (..., m), default=None
-        True where a key is padding.
-    falls : pair of arrays of shape (..., n) and (..., m), default=None
-        Running sums of log gates at the queries and at the keys.
+    causal : bool
+        Whether later keys are hidden.
     """
+    q, k, first = rows_of_each_set(inputs.q, rows), inputs.k[:, None, :n, :], 0
     xp, logits = namespace(q), (cast(q, dtype) * scale) @ transposed(cast(k, dtype))
-    do = arithmetic(logits)
-    if falls is not None:
-        logits = do.add(logits, falls[0][..., :, None] - falls[1][..., None, :])
-    if padding is not None:
-        logits = do.fill(logits, padding[..., None, :], -np.inf)
-    if positions is not None:
-        keys = xp.arange(k.shape[-2], device=array_api_compat.device(k))
-        logits = do.fill(logits, keys > positions[..., :, None], -np.inf)
+    if causal:
+        first = inputs.k.shape[-2] - inputs.q.shape[-2]
+    do, is_slice = arithmetic(logits), isinstance(rows, slice)
+    positions = first + (np.arange(rows.start, rows.stop)[None] if is_slice else rows)
+    positions = in_library_of(positions, q)
+    if inputs.log_gates is not None:
+        sums = gate_sums(inputs.log_gates)
+        places = xp.broadcast_to(positions, (sums.shape[0], positions.shape[1]))
+        falls = xp.take_along_axis(sums, places, axis=1)
+        logits = do.add(logits, falls[:, None, :, None] - sums[:, None, None, :n])
+    if inputs.padding is not None:
+        logits = do.fill(logits, inputs.padding[:, None, None, :n], -np.inf)
+    if causal:
+        keys = xp.arange(n, device=array_api_compat.device(k))
+        logits = do.fill(logits, keys > positions[:, None, :, None], -np.inf)
     return logits
+
+
+def rows_of_each_set(array, rows):
+    """Return rows of an array (U, G, n, c): a slice of all, or those of every set, (U, m)."""
+    if isinstance(rows, slice):
+        return array[..., rows, :]
+    shape = (*array.shape[:2], rows.shape[1], array.shape[3])
+    places = np.broadcast_to(rows[:, None, :, None], shape)
+    return namespace(array).take_along_axis(array, in_library_of(places, array), axis=2)
 
 
 def dtype_of_logits(q, k, scale):

@@ -7,14 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .._arrays import like, namespace
+from .._arrays import cast, like, namespace
 from .._estimator import EstimatorBase
-from .._sums import exp_and_max
+from .._sums import exp_and_max, transposed
 from .._typing import Array
 from .._validation import check_integer
 from ._inputs import blocks_between, check_flag, check_inputs, check_scale, side_by_side
 from ._state import State
-from .exact import dtype_of_logits, exact_logits, means_and_logs
+from .exact import dtype_of_logits, means_and_logs
 
 _BLOCK_ROWS = 128  # queries that are computed at a time
 
@@ -232,7 +232,8 @@ class WindowAttention(EstimatorBase):
         distance = n_seen[..., None] - positions  # 1 for the key at the position of the query
         is_seen = (distance <= self.size) | (positions < self.n_first)
         is_seen = is_seen & (positions >= 0) & (distance > 0)
-        logits = exact_logits(q, k, dtype_of_logits(q, k, scale), scale)
+        dtype = dtype_of_logits(q, k, scale)
+        logits = (cast(q, dtype) * scale) @ transposed(cast(k, dtype))
         logits = xp.where(is_seen[:, None, ...], logits, like(-math.inf, logits))
         weights, level = exp_and_max(logits)
         return means_and_logs(weights, xp.sum(weights, axis=-1, keepdims=True), level, v)
