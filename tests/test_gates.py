@@ -292,8 +292,7 @@ def test_torch_differentiates_gates_and_rates_in_calls_steps_and_chunks():
     mask = torch.exp(torch.where(torch.ones(70, 70).tril().bool(), logs, -torch.inf))
     rows = []
     for b in range(2):
-        operator = plain._operator(True, plain.seed)
-        operator.mask = mask[b].repeat_interleave(2, dim=0)
+        operator = plain._operators[True].at(mask=mask[b].repeat_interleave(2, dim=0))
         rows.append(operator(q[b], k[b], v[b]))
     reference = torch.stack(rows)
     wanted = gradients(reference)

@@ -474,6 +474,10 @@ class RandomFeatureAttention(nn.Module):
         results = attend_packed(call, cu_seqlens, inputs, log_gates)
         return tuple(results) if return_lse else results[0]
 
+    def _mask_of_call(self):
+        """Return the mask of a call, for `compare_attention`."""
+        return mask_of_call(self)
+
     def _has_func_grad(self, is_causal):
         """Return whether ``torch.func.grad`` serves."""
         # Without a fit, and for features with signs, contents are read on the host.
