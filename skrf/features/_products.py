@@ -151,6 +151,11 @@ class _Drawn(Coupling):
         return self.projection
 
 
+def _of_any_base(name):
+    """Return a property that tells whether an attribute of a base is true."""
+    return property(lambda self: any(getattr(base, name) for base in self._unsized_bases))
+
+
 class ProductSteps(CenteredRandomFeatures):
     """The steps of a `HybridRF` whose coefficients multiply features of bases."""
 
@@ -202,22 +207,10 @@ class ProductSteps(CenteredRandomFeatures):
             for base, base_parameters in self._pairs(parameters)
         )
 
-    @property
-    def _needs_data(self):
-        """Whether every member of the family needs statistics of data."""
-        return any(base._needs_data for base in self._unsized_bases)
-
-    @property
-    def _looks_at_rows(self):
-        return any(base._looks_at_rows for base in self._unsized_bases)
-
-    @property
-    def _needs_full_statistics(self):
-        return any(base._needs_full_statistics for base in self._unsized_bases)
-
-    @property
-    def _needs_sizes(self):
-        return any(base._needs_sizes for base in self._unsized_bases)
+    _needs_data = _of_any_base("_needs_data")
+    _looks_at_rows = _of_any_base("_looks_at_rows")
+    _needs_full_statistics = _of_any_base("_needs_full_statistics")
+    _needs_sizes = _of_any_base("_needs_sizes")
 
     def _obstacle_to_merging(self):
         if self.coefficients == "gaussian" and self.tau == "median":
@@ -307,16 +300,8 @@ class ProductSteps(CenteredRandomFeatures):
             base._forget_data(base_parameters)
 
     def _keeps_draw(self, before, parameters):
-        sizes = [
-            (side.n_projections, side.n_coefficients_, len(side.bases))
-            for side in (before, parameters)
-        ]
-        return sizes[0] == sizes[1] and all(
-            base._keeps_draw(earlier, base_parameters)
-            for earlier, (base, base_parameters) in zip(
-                before.bases, self._pairs(parameters), strict=True
-            )
-        )
+        triples = zip(self._bases, before.bases, parameters.bases, strict=True)
+        return all(base._keeps_draw(earlier, later) for base, earlier, later in triples)
 
     def _draw(self, parameters, seed):
         pairs, draws = self._pairs(parameters), []
@@ -365,17 +350,13 @@ class ProductSteps(CenteredRandomFeatures):
                     "'iid', and with shared=False every coupling that the bases know. "
                     "theory.compare estimates the error from draws."
                 )
-        for (_, first, first_parameters), (_, second, second_parameters) in combinations(
-            sharing, 2
-        ):
-            if not is_covariance_known(
-                first._nonlinearity(first_parameters), second._nonlinearity(second_parameters)
-            ):
+        for pair in combinations(sharing, 2):
+            if not is_covariance_known(*(sharing[k] for k in pair)):
+                names = " and ".join(type(self._bases[k]).__name__ for k in pair)
                 raise NotImplementedError(
-                    f"No covariance is known of {type(first).__name__} and {type(second).__name__} "
-                    "with shared projections. Known: PositiveRF (exponential, hyperbolic), "
-                    "OptimalPositiveRF and RFFSampler; with shared=False all bases that have a "
-                    "variance in closed form."
+                    f"No covariance is known of {names} with shared projections. Known: "
+                    "PositiveRF (exponential, hyperbolic), OptimalPositiveRF and RFFSampler; with "
+                    "shared=False all bases that have a variance in closed form."
                 )
         for base, base_parameters in self._pairs(parameters):
             base._check_variance(base_parameters)
@@ -399,12 +380,12 @@ class ProductSteps(CenteredRandomFeatures):
         return hybrid_log_variance(moments, log_variances, covariances)
 
     def _sharing(self, parameters):
-        """Return the bases that share projections: their numbers, copies and parameters."""
-        return [
-            (k, base, base_parameters)
+        """Return the nonlinearities of the bases that share projections, by number of the base."""
+        return {
+            k: base._nonlinearity(base_parameters)
             for k, (base, base_parameters) in enumerate(self._pairs(parameters))
             if self.shared and isinstance(base, GaussianRandomFeatures)
-        ]
+        }
 
     def _covariances(self, parameters, X, Y):
         """Return covariances of bases that share projections, in the form the law expects."""
@@ -415,13 +396,7 @@ class ProductSteps(CenteredRandomFeatures):
         gap = np.subtract.outer(*(np.sum(Z**2, axis=1) for Z in sides))
         scale = self._log_outer_factor(parameters, X, Y) - np.log(parameters.n_projections)
         covariances, geometry = {}, variances.PairGeometry.of(*sides)
-        for (k, first, first_parameters), (j, second, second_parameters) in combinations(
-            sharing, 2
-        ):
-            nonlinearities = (
-                first._nonlinearity(first_parameters),
-                second._nonlinearity(second_parameters),
-            )
-            value, unit = shared_covariance(nonlinearities, geometry, gap)
+        for k, j in combinations(sharing, 2):
+            value, unit = shared_covariance((sharing[k], sharing[j]), geometry, gap)
             covariances[k, j] = value, unit + scale
         return covariances

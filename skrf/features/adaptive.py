@@ -300,9 +300,6 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         parameters.mixture = Mixture(*dense, centers, tau, parameters.share_)
         parameters.centers_ = centers
 
-    def _is_balanced(self, sample):
-        return self.asymmetric and sample.keys is not sample.queries
-
     def _count_centers(self):
         return min(self.n_centers or self.n_components, _MOST)
 
@@ -341,7 +338,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         """Return the share of the dense proposal."""
         if self.share != "auto":
             return float(self.share)
-        if not self._is_balanced(sample):
+        if not self.asymmetric or sample.keys is sample.queries:
             return _SHARE
         return _SHARE_BALANCED_RANDOM if self.centers == "random" else _SHARE_BALANCED
 
@@ -349,7 +346,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         """Return centres in spatial order within classes, so that systematic counts spread out."""
         weights, wanted = points.weights, self._count_centers()
         if self.centers == "random":
-            wanted = min(wanted if self.n_centers else max(wanted, _RANDOM_CENTERS), len(points))
+            wanted = wanted if self.n_centers else max(wanted, _RANDOM_CENTERS)
+            wanted = min(wanted, len(weights))
             groups = [np.repeat(points.rows, systematic_counts(weights, wanted, rng), axis=0)]
         else:
             groups = centers_of_classes(points.rows, weights, points.labels, wanted, rng)
@@ -407,18 +405,11 @@ class _Points:
     log_factors: np.ndarray
     labels: np.ndarray | None
 
-    def __len__(self):
-        return len(self.rows)
-
     def drawn(self, most, rng):
         """Return at most `most` rows that represent all."""
         indices, weights = representatives(self.weights, most, rng)
-        return replace(self[indices], weights=weights)
-
-    def __getitem__(self, indices):
-        """Return some of the rows."""
         labels = None if self.labels is None else self.labels[indices]
-        return _Points(self.rows[indices], self.weights[indices], self.log_factors[indices], labels)
+        return _Points(self.rows[indices], weights, self.log_factors[indices], labels)
 
     @property
     def log_multipliers(self):
@@ -434,5 +425,5 @@ def _near_sums(queries, keys, rng):
         logs = keys.log_multipliers - cdist(rows, keys.rows, "sqeuclidean") / 2
         return (logs + rng.gumbel(size=logs.shape)).argmax(axis=1)
 
-    indices = [drawn(queries.rows[block]) for block in gen_batches(len(queries), _SUM_ROWS)]
+    indices = [drawn(queries.rows[block]) for block in gen_batches(len(queries.rows), _SUM_ROWS)]
     return replace(queries, rows=queries.rows + keys.rows[np.concatenate(indices)])
