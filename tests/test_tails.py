@@ -370,7 +370,7 @@ def test_left_tails_need_positive_features_of_a_known_coupling():
         with pytest.raises(ValueError, match="upper_tail_bound needs bounded positive terms"):
             theory.upper_tail_bound(fit(mechanism), X, error=0.1)
     for coupling in ("sobol", "norm-coupled", "simplex+"):
-        with pytest.raises(NotImplementedError, match="No closed form is known for coupling"):
+        with pytest.raises(NotImplementedError, match="No closed form or bound is known for Opt"):
             theory.left_tail_bound(fit(OptimalPositiveRF(8, coupling=coupling)), X, error=0.1)
     wide = np.random.default_rng(0).normal(size=(9, 40)) / 9
     with pytest.raises(NotImplementedError, match="projection='dense'"):
