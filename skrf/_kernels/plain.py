@@ -38,8 +38,8 @@ def _factor_orders(order):
     if order <= LARGEST_FACTOR:
         return (order,)
     stages = order.bit_length() - 1
-    parts = -(-stages // 6)
-    return tuple(2 ** (stages // parts + (i < stages % parts)) for i in range(parts))
+    n_factors = -(-stages // 6)
+    return tuple(2 ** (stages // n_factors + (i < stages % n_factors)) for i in range(n_factors))
 
 
 # ---------------------------------------------------------------- transforms
@@ -97,9 +97,9 @@ def simplex(U):
         return U
     xp = namespace(U)
     a, b, c = simplex_weights(n)
-    rest = U[..., :-1]
-    total = xp.sum(rest, axis=-1, keepdims=True)
-    return xp.concat([a * rest - b * total, c * total], axis=-1)
+    head = U[..., :-1]
+    total = xp.sum(head, axis=-1, keepdims=True)
+    return xp.concat([a * head - b * total, c * total], axis=-1)
 
 
 def simplex_adjoint(G):
@@ -120,9 +120,9 @@ def simplex_adjoint(G):
         return G
     xp = namespace(G)
     a, b, c = simplex_weights(n)
-    rest, last = G[..., :-1], G[..., -1:]
-    total = xp.sum(rest, axis=-1, keepdims=True)
-    return xp.concat([a * rest + (c * last - b * total), xp.zeros_like(last)], axis=-1)
+    head, last = G[..., :-1], G[..., -1:]
+    total = xp.sum(head, axis=-1, keepdims=True)
+    return xp.concat([a * head + (c * last - b * total), xp.zeros_like(last)], axis=-1)
 
 
 def project(X, diagonals, lengths, simplices, out=None):
@@ -151,7 +151,7 @@ def project(X, diagonals, lengths, simplices, out=None):
     # Other libraries need the device of new zeros; NumPy has none.
     place = {"device": X.device} if is_array_api(X) else {}
     padding = xp.zeros((n, order - d), dtype=X.dtype, **place)
-    parts = []
+    blocks = []
     for k, layers in enumerate(diagonals):
         cut = lengths[k * order : (k + 1) * order]
         rows = xp.concat([X, padding], axis=1) if order > d else X
@@ -162,10 +162,10 @@ def project(X, diagonals, lengths, simplices, out=None):
             rows = simplex(rows)
         rows = rows * like(cut, X)
         if out is None:
-            parts.append(rows)
+            blocks.append(rows)
         else:
             out[:, k * order : k * order + len(cut)] = rows
-    return xp.concat(parts, axis=1) if out is None else out
+    return xp.concat(blocks, axis=1) if out is None else out
 
 
 def pull_back(G, diagonals, lengths, simplices, out):
@@ -246,11 +246,11 @@ def sweep_back(gradients, sweeps):
 
 
 def _swept(rows, sweeps, is_back):
-    xp, order, parts = namespace(rows), sweeps.shape[2], []
+    xp, order, blocks = namespace(rows), sweeps.shape[2], []
     for k, of_block in enumerate(sweeps):
         block = rows[:, k * order : min((k + 1) * order, rows.shape[1])]
         if block.shape[1] == 1:  # a lone row stays
-            parts.append(block)
+            blocks.append(block)
             continue
         columns = [block[:, j] for j in range(block.shape[1])]
         total = 0 * columns[0] if is_back else xp.sum(block, axis=1)
@@ -265,8 +265,8 @@ def _swept(rows, sweeps, is_back):
                     columns[j] = -share * total
                     total = total + columns[j]
         swept = xp.stack(columns, axis=1)
-        parts.append(swept + total[:, None] if is_back else swept)
-    result = xp.concat(parts, axis=1)
+        blocks.append(swept + total[:, None] if is_back else swept)
+    result = xp.concat(blocks, axis=1)
     if is_array_api(rows):
         return result
     rows[:] = result

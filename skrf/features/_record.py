@@ -55,13 +55,13 @@ def record_of(feature_map):
 def _leaves(path, value):
     """Yield paths and values of the contents of tuples and namespaces."""
     if type(value) is tuple:
-        parts = enumerate(value)
+        items = enumerate(value)
     elif isinstance(value, SimpleNamespace):
-        parts = vars(value).items()
+        items = vars(value).items()
     else:
         yield path, value
         return
-    for name, item in parts:
+    for name, item in items:
         yield from _leaves(f"{path}/{name}", item)
 
 
@@ -97,8 +97,8 @@ def restored(feature_map, record):
     else:
         spec, draft = feature_map._as_spec(), draft_of(feature_map)
         seed, draft.n_features_in_ = draw_seed(feature_map.random_state), parameters.n_features
-    parts = PairStatistics(*sides), parameters, spec._draw(parameters, seed)
-    return draft._with(Fitted.assemble(spec, seed, *parts))
+    items = PairStatistics(*sides), parameters, spec._draw(parameters, seed)
+    return draft._with(Fitted.assemble(spec, seed, *items))
 
 
 def _moments(record, side):
@@ -121,10 +121,10 @@ def _grown(tree):
     """Return the namespace, tuple or value of a branch of paths."""
     if not isinstance(tree, dict):
         return _from_array(tree)
-    parts = {name: _grown(branch) for name, branch in tree.items()}
-    if all(name.isdigit() for name in parts):
-        return tuple(parts[name] for name in sorted(parts, key=int))
-    return SimpleNamespace(**parts)
+    items = {name: _grown(branch) for name, branch in tree.items()}
+    if all(name.isdigit() for name in items):
+        return tuple(items[name] for name in sorted(items, key=int))
+    return SimpleNamespace(**items)
 
 
 def _from_array(array):

@@ -560,8 +560,8 @@ class BaseRandomFeatures(
         return features
 
     def _warn_of_vanished(self, features, name, has_overflowed):
-        others = " and others overflowed" if has_overflowed else ""
-        self._warn_of_range(f"Rows of features of {name} vanished{others}", features.dtype)
+        overflowed = " and others overflowed" if has_overflowed else ""
+        self._warn_of_range(f"Rows of features of {name} vanished{overflowed}", features.dtype)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -309,9 +309,9 @@ class LandmarkMap(FeatureMap):
     def residual(self, X, features):
         """Return the kernel of all pairs of rows on the host less products of features, (n, n)."""
         rows = self.coordinates(X)
-        rest = self.kernel(rows, rows) - features @ features.T
-        np.clip(np.einsum("ii->i", rest), 0.0, 1.0, out=np.einsum("ii->i", rest))
-        return rest
+        remainder = self.kernel(rows, rows) - features @ features.T
+        np.clip(np.einsum("ii->i", remainder), 0.0, 1.0, out=np.einsum("ii->i", remainder))
+        return remainder
 
     def residual_waves(self, n, rng):
         """Return a function that returns random features of the residual of the kernel, (n, 2n).
@@ -329,14 +329,14 @@ class LandmarkMap(FeatureMap):
         of_landmarks = self.matrix.T @ waves(logs.points)
 
         def residual(X, features):
-            rest = waves(self.coordinates(X)) - features @ of_landmarks
+            remainder = waves(self.coordinates(X)) - features @ of_landmarks
             wanted, squares = (
                 np.clip(1 - (features**2).sum(axis=1), 0.0, 1.0),
-                (rest**2).sum(axis=1),
+                (remainder**2).sum(axis=1),
             )
             is_some = squares > _RESIDUAL
             sizes = np.divide(wanted, squares, out=np.zeros_like(wanted), where=is_some)
-            return rest * np.sqrt(sizes)[:, None]
+            return remainder * np.sqrt(sizes)[:, None]
 
         return residual
 
