@@ -98,7 +98,10 @@ class Affine:
         return gradient if self.matrix is None else gradient @ like(self.matrix, gradient)
 
     def on_host(self, X):
-        """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""
+        """Return the rows as a dense float64 NumPy array (for work on pairs of rows).
+
+        They are float64 before the shift, so that float32 rows give the same choices.
+        """
         return self(to_host(X).astype(np.float64, copy=False)).on_host()
 
     def exponent_bound(self, X):
@@ -227,7 +230,10 @@ class ScaledRows:
         return norms.astype(self.values.dtype)
 
     def on_host(self):
-        """Return the rows as a dense float64 NumPy array (for work on pairs of rows)."""
+        """Return the rows as a dense float64 NumPy array (for work on pairs of rows).
+
+        They are float64 before the shift, so that float32 rows give the same choices.
+        """
         if not self.is_sparse:
             return np.asarray(to_host(self.values), dtype=np.float64)
         dense = self.values.astype(np.float64, copy=False).toarray()

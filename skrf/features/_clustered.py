@@ -283,9 +283,7 @@ class ClusterSteps(CenteredRandomFeatures):
     def _points_of(self, parameters, X, weights, rng):
         """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
         indices, weights = representatives(weights, _CLUSTER_ROWS, rng)
-        # Convert to float64 before the shift, so that float32 rows give the same choices.
-        X = X[indices].astype(np.float64, copy=False)
-        return self._affine(parameters).on_host(X), weights
+        return self._affine(parameters).on_host(X[indices]), weights
 
     def _assemble(self, parameters, draw):
         kind = RecentredMap if self._is_positive else StretchedMap

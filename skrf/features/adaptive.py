@@ -310,9 +310,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
             X, weights, labels = sample.keys, sample.key_weights, None
         rng = sample.rng(KEYS if keys else QUERIES)
         indices, weights = representatives(weights, _CENTER_ROWS, rng)
-        # Convert to float64 before the shift, so that float32 rows give the same choices.
-        X = X[indices].astype(np.float64, copy=False)
-        points = self._affine(parameters, keys=keys).on_host(X)
+        points = self._affine(parameters, keys=keys).on_host(X[indices])
         log_factors = np.zeros(len(points))
         if self.kernel == "softmax":
             # In shifted coordinates y = z + c: |y|^2 / 2 = |z|^2 / 2 + z.c up to a constant.
