@@ -158,10 +158,12 @@ def sampled_distances(features, out, n_queries, scale, is_causal, window=None):
     is_first = (np.cumsum(is_free, axis=-1) <= _FIRST)[:, None, None, :]
     for block in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
         rows = places[:, block]
-        weights, factors = (  # the second of equal keys
-            exp_max_one(exact_logits(inputs, rows, n_keys, dtype, factor, is_causal))
-            for factor in (scale, 0.0)
-        )
+        logits = exact_logits(inputs, rows, n_keys, dtype, scale, is_causal)
+        if inputs.log_gates is None:
+            factors = cast(logits > -np.inf, dtype)  # weights of equal keys
+        else:
+            factors = exp_max_one(exact_logits(inputs, rows, n_keys, dtype, 0.0, is_causal))
+        weights = exp_max_one(logits)
         exact = _mean(weights, values)
         estimate = cast(rows_of_each_set(out, rows), dtype) / largest
         answers = [estimate, _mean(factors, values)]

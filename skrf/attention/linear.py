@@ -350,31 +350,31 @@ def _products(queries, keys, values, earlier=None):
         The sums.
     """
     xp, n = namespace(keys), keys.shape[-2]
-    keys, values = _in_parts(keys), _in_parts(cast(values, keys.dtype))
-    queries = _heads_as_rows(xp.moveaxis(_in_parts(queries), -4, -3))
+    size = _PART_ROWS if xp is np else _ARRAY_API_PART_ROWS
+    keys, values = _in_parts(keys, size, xp), _in_parts(cast(values, keys.dtype), size, xp)
+    queries = _heads_as_rows(xp.moveaxis(_in_parts(queries, size, xp), -4, -3), xp)
     turned, total = transposed(keys), None
     products = _lower(queries @ turned) @ values
     if earlier is not None:
         earlier, total = _sums_before(cast(earlier, values.dtype), turned @ values)
         products = arithmetic(values).add(products, queries @ earlier)
     products = xp.reshape(products, (*products.shape[:-2], -1, *values.shape[-2:]))
-    return _heads_as_rows(xp.moveaxis(products, -3, -4))[..., :n, :], total
+    return _heads_as_rows(xp.moveaxis(products, -3, -4), xp)[..., :n, :], total
 
 
-def _in_parts(array):
+def _in_parts(array, size, xp):
     """Return rows (..., n, c) in parts (..., P, p, c), the last one padded with zeros."""
     *leading, n, width = array.shape
-    xp, size = namespace(array), _ARRAY_API_PART_ROWS if is_array_api(array) else _PART_ROWS
     if n > size and n % size:
         zeros = xp.broadcast_to(xp.zeros_like(array[..., :1, :]), (*leading, -n % size, width))
         array = xp.concat([array, zeros], axis=-2)
     return xp.reshape(array, (*leading, -(-n // size), -1, width))
 
 
-def _heads_as_rows(array):
+def _heads_as_rows(array, xp):
     """Return the rows of all heads, or of all parts, (..., P, p, c), as one axis (..., P p, c)."""
     shape = (*array.shape[:-3], array.shape[-3] * array.shape[-2], array.shape[-1])
-    return namespace(array).reshape(array, shape)
+    return xp.reshape(array, shape)
 
 
 def _sums_before(first, products):
