@@ -331,7 +331,7 @@ def test_known_states_bound_the_posteriors_of_a_start():
     known = np.eye(3, dtype=bool)[states]
     inner = KernelHMM.from_random(3, 8, random_state=0)._model.observing(symbols, known)
     sequences, rng = [np.arange(300)], np.random.RandomState(0)
-    tables = _learning._along_paths(inner, _learning._tables(inner), sequences, 0.5, rng)
+    tables = _learning._along_paths(inner, sequences, 0.5, rng)
     counts = np.array([np.bincount(symbols[states == k], minlength=8) for k in range(3)])
     assert_allclose(tables[2], counts / counts.sum(axis=1, keepdims=True), atol=1e-8)
 

@@ -66,8 +66,7 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
         starts = _screened(free, sequences, rng, settings, redraw)
         names = [f"fit, start {number} of {len(starts)}" for number in range(1, len(starts) + 1)]
     elif n_init not in (1, "screened"):
-        normal = _normal_starts(free, n_init - 1, rng)
-        starts += [(free, _with_emissions(free, arrays, redraw)) for arrays in normal]
+        starts += [(free, arrays) for arrays in _normal_starts(free, n_init - 1, rng, redraw)]
         names = [f"fit, start {number} of {n_init}" for number in range(1, n_init + 1)]
 
     def ended(start, name):
@@ -91,21 +90,19 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
     return max(ends, key=lambda end: held_out_log_prob(end[0], judges))
 
 
-def _normal_starts(free, number, rng):
-    """Return starts that are normal, with the root mean squares of the first."""
+def _normal_starts(free, number, rng, redraw):
+    """Return normal starts with the root mean squares of the first, and emissions of their own."""
     embeddings, others = free.arrays[: len(free.roles)], free.arrays[len(free.roles) :]
     roots = [np.sqrt(np.mean(np.square(value))) for value in embeddings]
     shape = number, sum(value.size for value in embeddings)
     check_fits(8 * math.prod(shape), f"n_init={number + 1!r}", "other starts")
-    draws = rng.normal(size=shape)
-    return [[*map(np.multiply, roots, unpacked(draw, embeddings)), *others] for draw in draws]
-
-
-def _with_emissions(free, arrays, redraw):
-    """Return a start with other emissions, if they can be drawn."""
-    if redraw is None:
-        return arrays
-    return arrays[: -len(free.first.emitter.parameters)] + redraw().parameters
+    starts = []
+    for draw in rng.normal(size=shape):
+        if redraw is not None:
+            parameters = redraw().parameters
+            others = others[: -len(parameters)] + parameters
+        starts.append([*map(np.multiply, roots, unpacked(draw, embeddings)), *others])
+    return starts
 
 
 # ---------------------------------------------------------------- expectation maximisation
@@ -127,17 +124,16 @@ def _takes_tables(free):
 
 def _screened(free, sequences, rng, settings, redraw):
     """Return where EM ends from the best of 16 starts, twelve of them along random paths."""
-    starts = [free.arrays, *_normal_starts(free, _SCREENED - 1, rng)]
+    normal = [free.arrays, *_normal_starts(free, _SCREENED // 4 - 1, rng, redraw)]
+    starts, n_paths = [_tables(free.model(arrays)) for arrays in normal], _SCREENED - len(normal)
+    starts += (
+        _along_paths(free.first, sequences, number / (n_paths - 1), rng)
+        for number in range(n_paths)
+    )
     progress, ranked = Progress(settings["verbose"]), []
-    for number, arrays in enumerate(starts):
-        if number and number % 4 == 0:
-            arrays = _with_emissions(free, arrays, redraw)
-        model = free.model(arrays)
-        tables = _tables(model)
-        if number % 4:
-            tables = _along_paths(model, tables, sequences, number / _SCREENED, rng)
+    for number, tables in enumerate(starts):
         n_iter = min(40, settings["max_iter"])
-        log_prob, tables = expectation_maximisation(model, sequences, n_iter, 0.0, tables)
+        log_prob, tables = expectation_maximisation(free.first, sequences, n_iter, 0.0, tables)
         ranked.append((log_prob, number, tables))
         progress(f"start {number + 1} of {_SCREENED}: log likelihood {log_prob:.6f}")
     ranked.sort(key=lambda end: -end[0])
@@ -159,16 +155,16 @@ def _tables(model):
     return model.start, model.transition.R, emission
 
 
-def _along_paths(model, tables, sequences, share, rng):
+def _along_paths(model, sequences, share, rng):
     """Return tables after a step of EM with posteriors near random paths, one a sequence.
 
     Paths are drawn without a look at the symbols. A state lasts for one position in the mean if
     `share` is 0, and for one of n equal parts of a sequence if it is 1.
     """
-    start, A, _ = tables
+    tables = start, A, _ = _tables(model)
     n, (symbols, begins) = len(start), joined(sequences)
     dwell = max(1.0, len(symbols) / len(sequences) / n) ** share**2
-    leave = A * (1 - np.eye(n))
+    leave = rng.dirichlet(np.ones(n), size=n) * ((A > 0) & ~np.eye(n, dtype=bool))
     totals = leave.sum(axis=1, keepdims=True)
     edges = np.cumsum(np.divide(leave, totals, out=np.zeros((n, n)), where=totals > 0), axis=1)
     lengths = map(len, sequences)
