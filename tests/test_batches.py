@@ -423,7 +423,8 @@ def test_more_samples_than_are_drawn():
 
 def test_folds_at_random():
     cv, order = KFold(4, shuffle=True, random_state=3), np.argsort(T[:, 0])
-    model, batches = ApproxKernelRidgeCV(POSITIVE, sigmas=[1.0], cv=cv), cut(X[order], T[order])
+    model = ApproxKernelRidgeCV(POSITIVE, sigmas=[1.0], cv=cv, scoring="r2")
+    batches = cut(X[order], T[order])
     one, two = clone(model).fit_batches(batches), clone(model).fit_batches(batches)
     assert_array_equal(one.cv_results_["mean_test_score"], two.cv_results_["mean_test_score"])
     # Rows in their order would be predicted from others than those near them.
