@@ -61,7 +61,7 @@ def test_landmarks(search):
 def akaike(spectrum, alphas):
     """Return Akaike's criterion for every alpha, up to a constant, with the noise unknown."""
     shrunk = alphas / (spectrum.values[:, None] + alphas)
-    squares = spectrum.rest[:, None] + spectrum.explained.T @ shrunk**2
+    squares = spectrum.unexplained[:, None] + spectrum.explained.T @ shrunk**2
     total = spectrum.moments.total
     return total * np.log(squares / total).sum(axis=0) + 2 * len(squares) * (1 - shrunk).sum(axis=0)
 

@@ -408,14 +408,14 @@ def splits_of(model, y, data, groups):
     with naming("cv"):
         if makes_folds(cv):
             cv = _N_FOLDS if cv is None else cv
-            most, what = len(y), "rows"
+            most, unit = len(y), "rows"
             if is_of_labels and y.ndim == 1:
-                most, what = int(np.unique(y, return_counts=True)[1].max()), "rows of a class"
+                most, unit = int(np.unique(y, return_counts=True)[1].max()), "rows of a class"
             if 2 <= most < cv:
                 # Of a single row there is no coefficient of determination.
-                n_folds = most if what == "rows of a class" else max(most // 2, 2)
+                n_folds = most if unit == "rows of a class" else max(most // 2, 2)
                 message = (
-                    f"cv={cv} needs as many {what}, copies counted once: {n_folds} folds are used."
+                    f"cv={cv} needs as many {unit}, copies counted once: {n_folds} folds are used."
                 )
                 warn(message, UserWarning)
                 cv = n_folds

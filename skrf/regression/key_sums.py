@@ -297,20 +297,22 @@ class KeySums:
 
         def answer(rows):
             block = in_range(feature_map, _precise(X[rows, :], self._is_wide))
-            seen = readout(feature_map, block, memory)
-            seen = namespace(seen).reshape(seen, (-1, n_groups, self.n_values))
-            seen = seen if is_array_api(X) else seen.astype(np.float64, copy=False)
-            return function(seen, block)
+            block_sums = readout(feature_map, block, memory)
+            block_sums = namespace(block_sums).reshape(block_sums, (-1, n_groups, self.n_values))
+            block_sums = (
+                block_sums if is_array_api(X) else block_sums.astype(np.float64, copy=False)
+            )
+            return function(block_sums, block)
 
         size, map_blocks = blocks_of(feature_map, X)
-        parts = map_blocks(answer, X.shape[0], size)
-        return namespace(parts[0]).concat(parts, axis=0)
+        results = map_blocks(answer, X.shape[0], size)
+        return namespace(results[0]).concat(results, axis=0)
 
     def log_shares(self, X):
         """Return the logs of every group's share of the weights that rows see, (n, n_groups)."""
         logs = self.maps[0](X).values
-        parts = self.sums.in_library_of(X).groups()
-        scores = namespace(logs).stack([sums.log_weigh(logs) for sums in parts], axis=1)
+        sums_of_groups = self.sums.in_library_of(X).groups()
+        scores = namespace(logs).stack([sums.log_weigh(logs) for sums in sums_of_groups], axis=1)
         return scores - log_sum_exp(scores)[:, None]
 
 

@@ -73,17 +73,17 @@ def _chosen(scale, data, shares, maps_of_points):
     if row_codes(data.X).max() == 0 or is_constant(data):
         return scale, 0.0, None
     points, score = data.X.astype(np.float64), _Score(data, shares)
-    maps_at, seen = maps_of_points(points), None
+    maps_at, loo_sums = maps_of_points(points), None
 
     def evaluate(sigmas):
-        nonlocal seen
+        nonlocal loo_sums
         scores = []
         for maps in map(maps_at, sigmas):
             if not maps[1].is_indicator:
-                seen = _Features(maps, points, score)
-            elif seen is None:  # centres do not depend on sigma
-                seen = _Counts(maps[1], points, data, score)
-            scores.append(_total(seen, maps[0], score))
+                loo_sums = _Features(maps, points, score)
+            elif loo_sums is None:  # centres do not depend on sigma
+                loo_sums = _Counts(maps[1], points, data, score)
+            scores.append(_total(loo_sums, maps[0], score))
         return np.array(scores)
 
     sigmas = scale * np.logspace(-1, 2, _STEPS)
@@ -125,11 +125,11 @@ def _by_rows(groups, X):
 # ---------------------------------------------------------------- what points see of the others
 
 
-def _total(seen, queries, score):
-    """Return the scores of all points, given what sees the others and the map of queries."""
+def _total(loo_sums, queries, score):
+    """Return the scores of all points, given the sums of the others and the map of queries."""
     widest = max(queries.n_columns or 1, len(score.shares) * score.n_groups)
     blocks = gen_batches(len(score.sums), max(1, _BLOCK // widest))
-    return sum(score(seen(queries, rows), rows) for rows in blocks)
+    return sum(score(loo_sums(queries, rows), rows) for rows in blocks)
 
 
 class _Counts:
@@ -157,11 +157,11 @@ class _Counts:
     def __call__(self, queries, rows):
         """Return the sums for a slice of points."""
         logs = queries(self.points[rows]).values
-        own = np.arange(len(logs)), self.columns[rows]
-        logs[own] *= self.growth[rows]
-        logs[own] -= np.where(self.is_alone[rows], np.inf, 0.0)
+        own_centers = np.arange(len(logs)), self.columns[rows]
+        logs[own_centers] *= self.growth[rows]
+        logs[own_centers] -= np.where(self.is_alone[rows], np.inf, 0.0)
         features = exp_max_one(logs)
-        itself = features[own][:, None] * self.leaving[rows]
+        itself = features[own_centers][:, None] * self.leaving[rows]
         return _without(features @ self.of_centers, itself)
 
 
@@ -188,9 +188,9 @@ class _Features:
 
 def _without(sums, itself):
     """Return sums less what a point adds to them itself, 0 where only rounding is left."""
-    rest = sums - itself
-    rest[np.abs(rest) <= _LOST * np.abs(itself)] = 0.0
-    return rest
+    remaining = sums - itself
+    remaining[np.abs(remaining) <= _LOST * np.abs(itself)] = 0.0
+    return remaining
 
 
 class _Score:
@@ -227,9 +227,9 @@ class _Score:
     def __call__(self, sums, rows):
         """Return the scores of some points for every share, given the sums they see."""
         targets = self.sums[rows]
-        seen = np.maximum(sums[:, : self.n_groups], 0.0)
+        class_sums = np.maximum(sums[:, : self.n_groups], 0.0)
         # Compared with one point, the weights of all others may be too small for floats.
-        total = seen.sum(axis=1, keepdims=True)
+        total = class_sums.sum(axis=1, keepdims=True)
         divisor = np.where(total > 0, total, 1.0)
         if sums.shape[1] > self.n_groups:
             weights = targets[:, :1]
@@ -237,6 +237,6 @@ class _Score:
             truth = targets[:, 1:] / np.where(weights > 0, weights, 1.0)
             return -np.sum(weights * (means - truth) ** 2)[None]
         frequencies, shares = self.sums.sum(axis=0), self.shares[:, None, None]
-        chances = (1 - shares) * np.where(total > 0, seen / divisor, frequencies)
+        chances = (1 - shares) * np.where(total > 0, class_sums / divisor, frequencies)
         chances += shares * frequencies
         return np.sum(targets * np.log(np.where(targets > 0, chances, 1.0)), axis=(1, 2))

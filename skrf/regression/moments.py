@@ -156,18 +156,18 @@ def features_of(feature_map, X):
     return np.concatenate(map_blocks(block, X.shape[0], size))
 
 
-def store_features(feature_map, *parts):
-    """Return a map that reads features in place of rows, and the parts with their features.
+def store_features(feature_map, *data):
+    """Return a map that reads features in place of rows, and the data with their features.
 
     Fewer rows than features have fewer numbers instead, with the same inner products.
     """
-    features = np.concatenate([_coordinates(feature_map, part.X) for part in parts])
+    features = np.concatenate([_coordinates(feature_map, side.X) for side in data])
     if len(features) < features.shape[1]:
         features = np.ascontiguousarray(np.linalg.qr(features.T, mode="r").T)
-    ends = np.cumsum([part.X.shape[0] for part in parts])
+    ends = np.cumsum([side.X.shape[0] for side in data])
     rows = np.split(features, ends[:-1])
     return StoredFeatures(features.shape[1]), [
-        replace(part, X=values) for part, values in zip(parts, rows, strict=True)
+        replace(side, X=values) for side, values in zip(data, rows, strict=True)
     ]
 
 
@@ -365,8 +365,8 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
     check_fits(n_bytes, f"feature_map with {n_columns} columns", "their second moments")
     features = to_host(plain_features(feature_map, take(X, first), memory)).astype(np.float64)
     check_range(features)
-    both = np.column_stack([features, targets(first)])
-    shift = np.average(both, axis=0, weights=heaviest)
+    table = np.column_stack([features, targets(first)])
+    shift = np.average(table, axis=0, weights=heaviest)
     total = np.zeros((len(shift) + 1, len(shift) + 1))
     with np.errstate(over="ignore", invalid="ignore"):
         trace = features.var(axis=0).sum() * weight * weight_unit
@@ -377,16 +377,18 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
         features = plain_features(feature_map, X[rows, :], memory, len(total) - n_columns)
         xp = namespace(features)
         dtype = xp.float64 if is_double else features.dtype
-        others = [targets(rows) - shift[n_columns:], np.ones((rows.stop - rows.start, 1))]
+        last_columns = [targets(rows) - shift[n_columns:], np.ones((rows.stop - rows.start, 1))]
         if is_array_api(features):
             features = cast(features, dtype) - like(shift[:n_columns], features)
-            table = xp.concat([features, *(like(values, features) for values in others)], axis=1)
+            table = xp.concat(
+                [features, *(like(values, features) for values in last_columns)], axis=1
+            )
         else:
             table = features  # with room for the others, if it could be had
             if features.dtype != dtype or features.shape[1] == n_columns:
                 table = room((len(features), len(total)), dtype)
                 table[:, :n_columns] = features[:, :n_columns]
-            np.concatenate(others, axis=1, out=table[:, n_columns:], casting="same_kind")
+            np.concatenate(last_columns, axis=1, out=table[:, n_columns:], casting="same_kind")
             table -= centre.astype(dtype)  # twice as fast as from a part of every row
         if weights is not None:
             table = arithmetic(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
@@ -423,8 +425,8 @@ def _is_inner_precise(feature_map, X, weights, least_alpha):
     inner, n = feature_map.inner, X.shape[0]
     if inner is None or n < _MANY_ROWS * inner.n_columns:
         return False
-    some = take(X, np.arange(0, n, -(-n // _FIRST_ROWS)))
-    features = to_host(plain_features(inner, some, Memory()))
+    sample = take(X, np.arange(0, n, -(-n // _FIRST_ROWS)))
+    features = to_host(plain_features(inner, sample, Memory()))
     with np.errstate(over="ignore", invalid="ignore"):
         weight = n if weights is None else weights.sum()
         rounding = np.finfo(float).eps * weight * features.var(axis=0).sum()
@@ -438,22 +440,22 @@ def moments_of_groups(feature_map, X, codes, n_groups, weights, least_alpha=0.0)
     """Return the moments of every group of rows without targets; see `moments_of_rows`."""
     n_columns = feature_map.n_columns or 0
     n_bytes = n_groups * bytes_of_moments(n_columns, 0)
-    what = f"the second moments of {n_groups} classes"
-    check_fits(n_bytes, f"feature_map with {n_columns} columns", what)
+    description = f"the second moments of {n_groups} classes"
+    check_fits(n_bytes, f"feature_map with {n_columns} columns", description)
     nothing = Targets(np.empty((len(codes), 0)), np.empty(0), (0,))
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=n_groups))
     products = None
     for group, rows in enumerate(np.split(order, ends[:-1])):
         if len(rows):
-            given = take(X, rows), nothing[rows], None if weights is None else weights[rows]
-            part = moments_of_rows(feature_map, *given, least_alpha=least_alpha)
+            group_rows = take(X, rows), nothing[rows], None if weights is None else weights[rows]
+            moments = moments_of_rows(feature_map, *group_rows, least_alpha=least_alpha)
             if products is None:
-                n_columns = part.n_columns
+                n_columns = moments.n_columns
                 weight, mean = np.zeros(n_groups), np.zeros((n_groups, n_columns))
                 products = np.zeros((n_groups, n_columns, n_columns))
-            weight[group], mean[group] = part.weight[0], part.mean[0]
-            products[group] = part.products[0]
+            weight[group], mean[group] = moments.weight[0], moments.mean[0]
+            products[group] = moments.products[0]
     return RidgeMoments(weight, mean, products, nothing.unit)
 
 

@@ -173,8 +173,8 @@ class Ridge(KernelEstimator):
                 return function(plain_features(feature_map, block, memory), block)
 
         size, map_blocks = blocks_of(feature_map, X)
-        parts = map_blocks(answer, X.shape[0], size)
-        predictions = namespace(parts[0]).concat(parts, axis=0)
+        results = map_blocks(answer, X.shape[0], size)
+        predictions = namespace(results[0]).concat(results, axis=0)
         check_range(predictions)
         return predictions, X.dtype
 
@@ -391,18 +391,18 @@ class ApproxKernelRidge(Regression, Ridge):
             self._check_noise("return_std=True")
             feature_map, solution = self._fitted.maps[0], self._fitted.solution
 
-        def both(features, block):
+        def means_and_deviations(features, block):
             means = solution.values_at(features, block)
             if not return_std:
                 return means
             deviations = solution.deviations_at(features, block, feature_map.is_projected)
             return namespace(means).concat([means, deviations], axis=1)
 
-        predictions = predictions_in(*self._of_features(X, feature_map, both))
+        predictions = predictions_in(*self._of_features(X, feature_map, means_and_deviations))
         xp, size = namespace(predictions), len(solution.intercept)
         starts = range(0, predictions.shape[1], size)
-        parts = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
-        return tuple(parts) if return_std else parts[0]
+        outputs = [xp.reshape(predictions[:, a : a + size], (-1, *shape)) for a in starts]
+        return tuple(outputs) if return_std else outputs[0]
 
     def _covariances(self, X):
         self._check_noise("return_cov=True")
@@ -459,8 +459,8 @@ class ApproxKernelRidge(Regression, Ridge):
         solution, feature_map = self._fitted.solution, self._fitted.maps[0]
         X, (coef, intercept) = to_host(validate_rows(self, X, reset=False)), solution.linear
         n_numbers = n_samples * coef.shape[1] * (2 * X.shape[0] + 3 * (len(coef) + 1))
-        what = f"n_samples={n_samples} at {X.shape[0]} rows"
-        check_fits(8 * n_numbers, what, "values and coefficients")
+        description = f"n_samples={n_samples} at {X.shape[0]} rows"
+        check_fits(8 * n_numbers, description, "values and coefficients")
         rng = np.random.default_rng(draw_seed(random_state))
         normal = rng.standard_normal((n_samples, *np.add(coef.shape, (1, 0))))
         changes, offset = solution.posterior.drawn(np.moveaxis(normal, 0, 2))
@@ -480,7 +480,7 @@ class ApproxKernelRidge(Regression, Ridge):
         landmarks, _ = feature_map.projected(X[:1, :])
         residual = landmarks.residual_waves(_WAVES, rng)
         sizes = posterior.deviation * np.sqrt(posterior.prior)
-        n_waves, parts = 2 * _WAVES * len(sizes), []
+        n_waves, functions = 2 * _WAVES * len(sizes), []
         for start in range(0, n_samples, max(_DRAWN // n_waves, 1)):
             n = min(max(_DRAWN // n_waves, 1), n_samples - start)
             weights = np.moveaxis(rng.standard_normal((n, 2 * _WAVES, len(sizes))), 0, 2)
@@ -490,8 +490,8 @@ class ApproxKernelRidge(Regression, Ridge):
                 _, rows = feature_map.projected(block)
                 return np.tensordot(residual(rows, features.astype(np.float64)), weights, 1)
 
-            parts.append(self._of_features(X, feature_map, drawn)[0])
-        return np.concatenate(parts, axis=2)
+            functions.append(self._of_features(X, feature_map, drawn)[0])
+        return np.concatenate(functions, axis=2)
 
     def _check_noise(self, what):
         """Raise if there are too few rows to estimate the noise."""

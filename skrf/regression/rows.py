@@ -127,8 +127,10 @@ class ExactRows:
             n_blocks = min(3 * n_threads, 3 * len(problems))  # every thread copies its own
         n_numbers = n_blocks * self.n_columns**2 + n * len(problems)
         n_numbers += np.square(np.bincount(system.codes)).sum()
-        what = f"feature_map='exact' with {n} rows"
-        check_fits(8 * n_numbers, what, "the kernel of two classes, and coefficients of all pairs")
+        description = f"feature_map='exact' with {n} rows"
+        check_fits(
+            8 * n_numbers, description, "the kernel of two classes, and coefficients of all pairs"
+        )
         width = sum(problem.targets.shape[1] for problem in problems)
         coef, intercept, start = np.zeros((n, width)), np.zeros(width), 0
         for rows, duals, offsets in system.solve_duals(problems, [alpha]):

@@ -274,8 +274,8 @@ def solve_problems(moments, problems, alphas):
     solutions = []
     for number, alpha in enumerate(alphas):
         coef, intercept = (
-            np.concatenate(parts, axis=-1)
-            for parts in zip(*(of_alphas[number] for of_alphas in solved), strict=True)
+            np.concatenate(of_problems, axis=-1)
+            for of_problems in zip(*(of_alphas[number] for of_alphas in solved), strict=True)
         )
         unit = np.ones(len(intercept))
         solutions.append(Solution(alpha, coef, unit, intercept, shares, gaps @ coef))
@@ -341,8 +341,8 @@ class Spectrum:
         self.moments, self.values = moments, np.where(is_some, values, 0.0)
         self.sides = self.vectors.T @ moments.cross * is_some[:, None]
         self.explained = (self.sides / np.sqrt(np.where(is_some, values, 1.0))[:, None]) ** 2
-        rest = moments.squares - self.explained.sum(axis=0)
-        self.rest = np.where(rest > rounding * moments.squares, rest, 0.0)
+        unexplained = moments.squares - self.explained.sum(axis=0)
+        self.unexplained = np.where(unexplained > rounding * moments.squares, unexplained, 0.0)
 
     def shrunk(self, alphas):
         """Return the inverses of the eigenvalues plus every alpha, (M, n_alphas)."""
@@ -354,7 +354,7 @@ class Spectrum:
         They are infinite if less than one degree of freedom is left.
         """
         shrunk, weight = alphas / (self.values[:, None] + alphas), self.moments.total
-        squares = self.rest[:, None] + self.explained.T @ shrunk**2
+        squares = self.unexplained[:, None] + self.explained.T @ shrunk**2
         left = weight - 1 - np.sum(1 - shrunk, axis=0)
         divisor = np.where(left < 1, 1.0, left)
         errors = squares / divisor * (weight / divisor)
@@ -370,7 +370,9 @@ class Spectrum:
         """
         is_some = self.moments.squares > 0
         units = -np.frexp(self.moments.squares[is_some])[1]  # small shares of them must be floats
-        explained, rest = (np.ldexp(x[..., is_some], units) for x in (self.explained, self.rest))
+        explained, unexplained = (
+            np.ldexp(x[..., is_some], units) for x in (self.explained, self.unexplained)
+        )
         freedom, size = sizes.freedom - 1, self.values[-1] or 1.0
 
         def loss(log_alpha):
@@ -384,7 +386,7 @@ class Spectrum:
 
         def shares_and_squares(log_alpha):
             shrunk = 1 / (1 + self.values / (size * np.exp(log_alpha)))
-            return shrunk, rest + shrunk @ explained
+            return shrunk, unexplained + shrunk @ explained
 
         # If all rows can be fitted exactly it is flat towards 0; choose the largest of equal ones.
         losses = np.array([loss(point) for point in _LOG_ALPHAS])
@@ -399,7 +401,7 @@ class Spectrum:
         alpha, _ = self.by_evidence(sizes)
         coef = self.vectors @ (self.sides / (self.values + alpha)[:, None])
         root = self.vectors / np.sqrt(self.values + alpha)
-        squares = self.rest + (alpha / (self.values + alpha)) @ self.explained
+        squares = self.unexplained + (alpha / (self.values + alpha)) @ self.explained
         return _with_posterior(self.moments, alpha, coef, root, squares, sizes)
 
 
