@@ -15,10 +15,16 @@ from sklearn.datasets import load_diabetes, load_wine
 from sklearn.feature_selection import SelectFromModel
 from sklearn.model_selection import cross_val_score, train_test_split
 
-from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegressor
+from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegressor, _memory
 from skrf.regression import blend, kernel_machine, members, near_far
 from skrf.regression.blend import ClassCalibration, class_logs
 from skrf.regression.decide import of_all_classes, of_pairs
+from skrf.regression.feature_machine import (
+    GaussianMultipliers,
+    Multipliers,
+    l1_distances,
+    l2_distances,
+)
 from skrf.regression.members import (
     HalfScales,
     Hyperparameters,
@@ -577,6 +583,63 @@ def test_without_relevance_all_columns_count_alike():
     assert all(one.relevance_ is None for one in model.estimators_)
     assert model.feature_importances_.sum() == pytest.approx(1)
     assert model.score(X, y) > 0.97
+
+
+# ---------------------------------------------------------------- wide tables
+
+
+@pytest.mark.parametrize("n_numbers", [0, 3, 300])
+def test_distances_of_many_columns_are_their_definition(n_numbers):
+    rng = np.random.default_rng(0)
+    scales = rng.uniform(0.1, 2, 300).astype(np.float32)
+    marks = [(rng.random((n, 300)) < 0.05) * scales for n in (40, 30)]
+    X, Y = (np.hstack([part, rng.normal(size=(len(part), n_numbers))]) for part in marks)
+    Y[:3] = X[:3]
+    X, Y = X.astype(np.float32), Y.astype(np.float32)
+    for of, order in ((l1_distances, 1), (l2_distances, 2)):
+        expected = np.linalg.norm(X[:, None].astype(float) - Y[None], ord=order, axis=2)
+        assert of(X, Y).dtype == np.float32
+        for rows in (X, X.astype(float)):  # roots of rounding are large
+            assert_allclose(of(rows, Y), expected, rtol=1e-5, atol=1e-4 if order == 1 else 0.02)
+
+
+@pytest.mark.parametrize("learner", [Multipliers, GaussianMultipliers])
+def test_slopes_of_many_columns_are_those_of_columns_one_by_one(learner):
+    rng = np.random.default_rng(0)
+    marks = (rng.random((50, 297)) < 0.1).astype(np.float32)
+    X = np.hstack([rng.normal(size=(50, 3)).astype(np.float32), marks])
+    targets = X[:, :1] + X[:, 5:6] + 0.1 * rng.normal(size=(50, 1))
+    machine = learner(X, np.ones(50), targets)
+    machine.fit((1.0, 0.1))
+    at = np.arange(0, 50, 7)
+    differences = X[at, None] - X
+    if learner is Multipliers:
+        differences = np.sign(differences)
+    gradients = np.einsum("nm,mt,nmd->ntd", machine.kernel[at], machine.coef, differences)
+    expected = np.einsum("n,ntd->d", machine.shares[at], gradients**2)
+    assert_allclose(machine.slopes(at), expected, rtol=1e-3, atol=1e-6 * expected.max())
+
+
+def test_levels_share_a_scale_and_many_columns_get_none():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(10, size=(300, 90))
+    X = pd.DataFrame(np.char.add("v", codes.astype(str)))
+    y = (codes[:, 0] < 5) + 0.3 * rng.normal(size=300)
+    model = KernelMachineRegressor(random_state=0).fit(X, y)
+    for member in model.estimators_:
+        scales = member.relevance_.reshape(90, 10)
+        assert scales.ndim == 2 and np.ptp(scales, axis=1).max() == 0
+        assert scales[0, 0] == scales.max() == 1 and 1 < np.sum(scales[:, 0] > 0) < 40
+        assert member.near_far.X.shape[1] == np.sum(scales > 0)
+    assert model.score(X, y) > 0.5
+
+
+def test_tables_that_do_not_fit_are_refused_before_they_are_encoded(monkeypatch):
+    monkeypatch.setattr(_memory, "available", lambda: 10**6)
+    X = np.random.default_rng(0).normal(size=(200, 400))
+    with pytest.raises(MemoryError, match="X of 200 rows, whose columns become 800 columns of"):
+        KernelMachineRegressor().fit(X, X[:, 0])
+    assert KernelMachineRegressor(kernels=["gaussian"]).fit(X[:, :20], X[:, 0]).n_features_in_ == 20
 
 
 # ---------------------------------------------------------------- importances

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from copy import copy
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.spatial.distance import cdist, pdist, squareform
 
+from .. import _kernels
 from .._threads import serial_blas
 from ..features import by_first, row_codes
 from ..statistics import standardised
@@ -22,6 +24,7 @@ from .near_far import factor_of, inverse_root
 from .solve import shifted
 
 _ROUNDS = 4
+_MOST_SCALES = 256
 _N_SLOPES = 400  # rows at which gradients are taken
 _N_MEDIAN = 32  # rows whose distances from the others give the unit of widths
 _MOST_OUTPUTS = 64  # more are mixed at random, which keeps sums of their squares on average
@@ -31,6 +34,39 @@ _STEPS = (-1, 0, 1)  # from the last choice, of widths and penalties in turn
 _SAME = 1e-4  # of an error: rounding of float32, with a margin
 _FARTHEST = np.exp(-10.0)  # ratio of the smallest scale to the largest
 _LEAST_WEIGHT = 1e-30  # relative to the largest, because penalties are divided by weights
+
+
+def l1_distances(X, Y):
+    """Return the L1 distances of all pairs of rows, (n, m), in the dtype of the first.
+
+    Where columns are many, those of 0 and one other value, such as levels, take a sparse product.
+    """
+    if X.shape[1] <= _MOST_SCALES:
+        return _kernels.city_block(X, Y)
+    largest = np.maximum(X.max(axis=0, initial=0), Y.max(axis=0))
+    is_mark = are_marks(X, largest) & are_marks(Y, largest)
+    marks, others = X[:, is_mark], Y[:, is_mark]
+    shared = sp.csr_array(marks) @ (others > 0).T.astype(X.dtype)
+    distances = marks.sum(axis=1)[:, None] + others.sum(axis=1, dtype=X.dtype) - 2 * shared
+    distances = np.maximum(distances, 0, out=distances)
+    numbers, others = (np.ascontiguousarray(rows[:, ~is_mark]) for rows in (X, Y))
+    return distances + _kernels.city_block(numbers, others) if numbers.shape[1] else distances
+
+
+def l2_distances(X, Y):
+    """Return the Euclidean distances of all pairs of rows, (n, m), in the dtype of the first.
+
+    They are computed by a product, whose rounding the least penalty hides.
+    """
+    is_sparse = X.shape[1] > _MOST_SCALES and 8 * np.count_nonzero(X) < X.size
+    product = (sp.csr_array(X) if is_sparse else X) @ Y.T
+    squares = np.square(X).sum(axis=1)[:, None] + np.square(Y).sum(axis=1) - 2 * product
+    return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
+
+
+def are_marks(X, largest):
+    """Return which columns hold nothing but 0 and their largest number."""
+    return ((X == 0) | (X == largest)).all(axis=0)
 
 
 class FeatureMachine(ABC):
@@ -44,13 +80,16 @@ class FeatureMachine(ABC):
         Their weights, which act as repetitions.
     targets : ndarray of shape (n, n_outputs)
         Their targets.
+    groups : ndarray of int of shape (d,), default=None
+        Of more than 256 columns, those of one group have the same multiplier, and the smallest
+        multipliers are 0. Without groups, neither holds.
     """
 
-    metric: str
     exponent: int
     start: Callable
 
-    def __init__(self, X, weights, targets):
+    def __init__(self, X, weights, targets, groups=None):
+        self.groups = groups
         self.X, self.shares = X, weights / weights.sum()
         self.mean = self.shares @ targets
         self.targets = targets - self.mean
@@ -59,6 +98,10 @@ class FeatureMachine(ABC):
     @abstractmethod
     def scaled(self, X):
         """Return scaled rows."""
+
+    @abstractmethod
+    def between(self, X, Y):
+        """Return the distances of all pairs of scaled rows."""
 
     @abstractmethod
     def slopes(self, at):
@@ -71,7 +114,7 @@ class FeatureMachine(ABC):
     def _rescale(self, scales):
         self.scales = scales
         self.rows = self.scaled(self.X)
-        self.distances = squareform(pdist(self.rows, self.metric).astype(np.float32))
+        self.distances = self.between(self.rows, self.rows).astype(np.float32, copy=False)
         sample = self.distances[:: math.ceil(len(self.X) / _N_MEDIAN)]
         self.unit = np.median(sample[sample > 0]) if np.any(sample) else 1.0
 
@@ -98,7 +141,7 @@ class FeatureMachine(ABC):
 
     def error(self, X, weights, targets):
         """Return the mean squared error at other rows."""
-        kernel = self._kernel(cdist(self.scaled(X), self.rows, self.metric), self.width)
+        kernel = self._kernel(self.between(self.scaled(X), self.rows), self.width)
         squares = np.square(kernel @ self.coef + self.mean - targets).sum(axis=1)
         return np.average(squares, weights=weights)
 
@@ -112,42 +155,108 @@ class FeatureMachine(ABC):
 class Multipliers(FeatureMachine):
     """With a scale per column, and the kernel exp(-|x - y|_1)."""
 
-    metric, exponent, start = "cityblock", 1, staticmethod(np.ones)
+    exponent, start = 1, staticmethod(np.ones)
 
-    def __init__(self, X, weights, targets):
-        super().__init__(X, weights, targets)
-        # Signs of differences are those of ranks, which any scales leave as they are.
-        self.ranks = [np.unique(x, return_inverse=True)[1].astype(np.float32) for x in X.T]
+    def __init__(self, X, weights, targets, groups=None):
+        super().__init__(X, weights, targets, groups)
+        self.is_mark = are_marks(X, X.max(axis=0)) if X.shape[1] > _MOST_SCALES else np.array(False)
+        # Signs of differences are those of ranks, which any scales leave as they are. Of a number
+        # and its ranks they are the same.
+        numbers, places = (X[:, ~self.is_mark] if self.is_mark.any() else X).T, {}
+        ranks = [np.unique(x, return_inverse=True)[1].astype(np.float32) for x in numbers]
+        self.places = np.array([places.setdefault(x.tobytes(), len(places)) for x in ranks], int)
+        self.ranks = [np.frombuffer(x, np.float32) for x in places]
 
     def scaled(self, X):
-        """Return scaled rows."""
-        return X * self.scales
+        """Return scaled rows, without the columns whose scale is 0."""
+        return scaled_columns(X, self.scales)
+
+    def between(self, X, Y):
+        """Return the L1 distances of all pairs of scaled rows."""
+        return l1_distances(X, Y)
 
     def slopes(self, at):
         """Return the mean squares of -sum_m coef_m k(x, z_m) sign(x - z_m) at rows x."""
         kernel, coef = self.kernel[at].astype(np.float32), self.coef.astype(np.float32)
-        signs, squares = np.empty_like(kernel), []
-        for ranks in self.ranks:
+        signs, squares = np.empty_like(kernel), np.zeros(len(self.ranks))
+        of_numbers = self.scales[~self.is_mark] if self.is_mark.any() else self.scales
+        for place in np.unique(self.places[of_numbers > 0]):
+            ranks = self.ranks[place]
             np.subtract(ranks[at, None], ranks, out=signs)
             np.clip(signs, -1, 1, out=signs)
             signs *= kernel
-            squares.append(self.shares[at] @ np.square(signs @ coef).sum(axis=1))
-        return np.array(squares)
+            squares[place] = self.shares[at] @ np.square(signs @ coef).sum(axis=1)
+        squares = squares[self.places]
+        if not self.is_mark.any():
+            return squares
+        marks = (self.X[:, self.is_mark] > 0).astype(np.float32)
+        of_all = np.zeros(len(self.is_mark))
+        of_all[~self.is_mark] = squares
+        of_all[self.is_mark] = self._squares_of_gradients(marks, kernel, coef, at)
+        return of_all
+
+    def _squares_of_gradients(self, rows, kernel, coef, at):
+        """Return the mean squares of -sum_m coef_m k(x, z_m) (x - z_m) at rows x."""
+        total, columns = 0.0, sp.csc_array(rows)
+        for c in coef.T:
+            products = kernel * c
+            gradients = products @ columns - products.sum(axis=1)[:, None] * rows[at]
+            total = total + self.shares[at] @ np.square(gradients)
+        return total
 
     def stepped(self, slopes):
         """Return the next scales."""
+        is_limited = self.groups is not None and len(slopes) > _MOST_SCALES
+        if is_limited:
+            sizes = np.bincount(self.groups)[self.groups]
+            slopes = np.bincount(self.groups, slopes)[self.groups] / sizes
         scales = self.scales * np.sqrt(slopes / slopes.max())
-        return np.maximum(scales / scales.max(), _FARTHEST)
+        scales = np.maximum(scales / scales.max(), _FARTHEST) * (self.scales > 0)
+        if is_limited:
+            least = np.partition(scales, -_MOST_SCALES)[-_MOST_SCALES]
+            scales = np.where(scales >= least, scales, 0.0)
+        return scales
+
+
+class GaussianMultipliers(Multipliers):
+    """With a scale per column, and the kernel exp(-|x - y|^2), for many columns."""
+
+    exponent = 2
+
+    def __init__(self, X, weights, targets, groups=None):
+        FeatureMachine.__init__(self, X, weights, targets, groups)
+
+    def between(self, X, Y):
+        """Return the Euclidean distances of all pairs of scaled rows."""
+        return l2_distances(X, Y)
+
+    def slopes(self, at):
+        """Return the mean squares of -sum_m coef_m k(x, z_m) (x - z_m) at rows x."""
+        slopes = np.zeros(len(self.scales))
+        slopes[self.scales > 0] = self._squares_of_gradients(
+            self.rows, self.kernel[at], self.coef, at
+        )
+        return slopes
+
+
+def scaled_columns(X, scales):
+    """Return the columns whose multiplier is not 0, times that."""
+    kept = scales > 0
+    return X * scales if kept.all() else X[:, kept] * scales[kept]
 
 
 class Directions(FeatureMachine):
     """With a symmetric matrix of scales, and the kernel exp(-|x - y|^2)."""
 
-    metric, exponent, start = "euclidean", 2, staticmethod(np.eye)
+    exponent, start = 2, staticmethod(np.eye)
 
     def scaled(self, X):
         """Return scaled rows."""
         return X @ self.scales
+
+    def between(self, X, Y):
+        """Return the Euclidean distances of all pairs of scaled rows."""
+        return squareform(pdist(X)) if X is Y else cdist(X, Y)
 
     def slopes(self, at):
         """Return the mean outer products of -sum_m coef_m k(x, z_m) (x - z_m) at rows x."""

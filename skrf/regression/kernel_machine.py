@@ -248,7 +248,10 @@ class _KernelMachine(EstimatorBase):
         _, first, number = np.unique(row_codes(encoded), return_index=True, return_inverse=True)
         rows = table.columns_of_kernels(encoded[first])
         limits = Limits(self.n_components, self.max_leaf_size)
-        data = TrainingData(rows, number, weights, targets, codes, problems, limits, seed)
+        groups = {"laplacian": table.groups, "gaussian": table.groups[~table.are_ranks]}
+        data = TrainingData(
+            rows, number, weights, targets, codes, problems, limits, seed, groups=groups
+        )
         if problems == []:  # of a single class
             return draft, FittedMembers(data, table, [], [], [], None)
         halves, searches = self._halves(data, kernels, progress), {}
@@ -395,6 +398,9 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
     Laplacian kernels; gaps are filled with the median and marked. Categories become a column of 0
     and 1 for each level, of two levels a single one; those of fewer than 3 rows, and those beyond
     the 128 most frequent, share one. Levels that were not seen belong to that, or are 0 in all.
+    Where these are more than 256 columns, the levels of a category share one scale, and only the
+    256 largest scales count, with the other levels of their categories. The Gaussian kernel has a
+    matrix of scales for up to 800 columns, and beyond a multiplier for each.
 
     Every member is a ridge regression with a kernel exp(-(sigma |x - y|)^exponent) of rows whose
     scales were learned on a random half of them by a recursive feature machine, and that is judged
@@ -674,6 +680,9 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     Laplacian kernels; gaps are filled with the median and marked. Categories become a column of 0
     and 1 for each level, of two levels a single one; those of fewer than 3 rows, and those beyond
     the 128 most frequent, share one. Levels that were not seen belong to that, or are 0 in all.
+    Where these are more than 256 columns, the levels of a category share one scale, and only the
+    256 largest scales count, with the other levels of their categories. The Gaussian kernel has a
+    matrix of scales for up to 800 columns, and beyond a multiplier for each.
 
     Every member is a ridge regression with a kernel exp(-(sigma |x - y|)^exponent) of rows whose
     scales were learned on a random half of them by a recursive feature machine, and that is judged

@@ -6,16 +6,23 @@ near rows are exact and far rows go through landmarks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.linalg import LinAlgError
 from scipy.special import expit
 from sklearn.utils import gen_batches
 
-from .. import _kernels
 from .decide import Problem
-from .feature_machine import Directions, Multipliers, rounds
+from .feature_machine import (
+    Directions,
+    GaussianMultipliers,
+    Multipliers,
+    l1_distances,
+    l2_distances,
+    rounds,
+    scaled_columns,
+)
 from .near_far import (
     DistinctRows,
     Factors,
@@ -32,6 +39,7 @@ from .near_far import (
 _RANK = 1e-5  # of the landmarks' kernel, relative to the largest eigenvalue: less is rounding
 _N_MEDIAN = 1000  # rows whose distances give the unit of widths
 _SCALE_ROWS = 1000  # of a half, from which scales are learned, and by which they are judged
+_MOST_DIRECTIONS = 800  # columns, beyond which the Gaussian kernel has multipliers, too
 _ALL_ROWS = 1200  # up to so many, trials look at all
 _TRIAL_ROWS = 700  # distinct ones, and all that equal them; whole leaves have more
 _ALPHAS = (0.02, 0.1, 0.5, 2.0, 8.0, 32.0)
@@ -60,11 +68,7 @@ class Kernel:
 
     def distances(self, X, Y):
         """Return the distances of all pairs of rows, (n, m), in the dtype of the first."""
-        if self.name == "laplacian":
-            return _kernels.city_block(X, Y)
-        # By a product, whose rounding the least penalty hides.
-        squares = np.square(X).sum(axis=1)[:, None] + np.square(Y).sum(axis=1) - 2 * (X @ Y.T)
-        return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
+        return l1_distances(X, Y) if self.name == "laplacian" else l2_distances(X, Y)
 
     def evaluate(self, distances, width):
         """Return the kernel at distances."""
@@ -82,10 +86,11 @@ class Kernel:
             return 0.8, 2.0
         return (1.0 if self.exponent == 1 else 1.5), 2.5
 
-    @property
-    def scale_learner(self):
-        """The class that learns scales."""
-        return Directions if self.name == "gaussian" else Multipliers
+    def scale_learner(self, n_columns):
+        """Return the class that learns scales: directions of many columns would take too long."""
+        if self.name == "laplacian":
+            return Multipliers
+        return Directions if n_columns <= _MOST_DIRECTIONS else GaussianMultipliers
 
     def sigma_of(self, width):
         """Return the sigma that other estimators name the width by."""
@@ -100,7 +105,7 @@ def scaled(X, scales):
     if scales is None:
         return X
     if scales.ndim == 1:
-        return X * scales
+        return scaled_columns(X, scales)
     return (X.astype(np.float64) @ scales).astype(np.float32)
 
 
@@ -266,6 +271,8 @@ class TrainingData:
         Of samples and landmarks.
     factors : Factors
         Where the members' posteriors keep the factors of leaves.
+    groups : dict of str to ndarray of int of shape (d,), default={}
+        For every kernel by name, groups of columns that share one scale.
     """
 
     X: dict
@@ -277,6 +284,7 @@ class TrainingData:
     limits: Limits
     seed: int
     factors: Factors = field(default_factory=Factors)
+    groups: dict = field(default_factory=dict)
 
     def rng(self):
         """Return a generator that begins anew."""
@@ -318,7 +326,10 @@ class TrainingData:
             parts.append((self.X[kernel.name][kept[sample]], distinct.totals[sample], means))
         if min(len(part[0]) for part in parts) < 2:
             return [None]
-        scales = [scales.astype(np.float32) for _, scales in rounds(kernel.scale_learner, *parts)]
+        learner, groups = kernel.scale_learner(len(parts[0][0][0])), self.groups.get(kernel.name)
+        if learner is not Directions:
+            learner = partial(learner, groups=groups)
+        scales = [scales.astype(np.float32) for _, scales in rounds(learner, *parts)]
         return [None, *scales[1:]]
 
 
@@ -531,7 +542,7 @@ class Member(NearFarSolution):
         the noise.
         """
         near_far, values, deviations = self.near_far, [], []
-        largest = int(np.diff(near_far.bounds).max()) + len(self.coef)
+        largest = int(np.diff(near_far.bounds).max()) + len(self.coef) + X.shape[1]
         for block in gen_batches(len(X), max(1, _BLOCK // largest)):
             coordinates = near_far.coordinates(X[block])
             features, by_leaf = near_far.features(coordinates), near_far.by_leaf(coordinates)

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from sklearn.utils.validation import _check_feature_names, _check_n_features
 
 from .._arrays import is_array_api
+from .._memory import check_fits
 from .._validation import check_are_numbers, validate_rows
 from .._warnings import warn
 from ..features import SmoothClipScaler
@@ -26,6 +27,7 @@ _GAP = "a missing value"  # the level of a gap; text is kept apart by its type
 _FEW_LEVELS = 12  # of text, up to which numbers and dates may well be names
 _MOST = 0.9  # share of the levels that look like numbers, or of the rows that have their own level
 _SURE = 5  # rows of known levels that are expected before it is said that there are none
+_COPIES = 4  # of the columns in float32 that a fit holds at once
 _NAMED = 5  # columns that a warning names
 
 # Numbers as people write them, without spaces and signs of currencies, and dates.
@@ -445,6 +447,9 @@ class Table:
             if is_category
         ]
         has_gaps = np.isnan(numbers).any(axis=0)
+        n_columns = 2 * numbers.shape[1] + has_gaps.sum() + sum(level.n_columns for level in levels)
+        rows = f"X of {len(columns[0])} rows, whose columns become {n_columns} columns of numbers,"
+        check_fits(_COPIES * 4 * n_columns * len(columns[0]), rows, "these")
         table = cls(are_categories, scaler, medians, has_gaps, levels, np.array(True))
         encoded = table(columns)
         kept = np.ptp(encoded, axis=0) > 0
@@ -468,9 +473,18 @@ class Table:
         sources = np.concatenate([numbers, numbers, numbers[self.has_gaps], of_levels])
         return sources[self.kept]
 
+    @property
+    def groups(self):
+        """Numbers of groups of columns, which are the levels of a category and single columns."""
+        is_level = self.are_categories[self.sources]
+        single = len(self.are_categories) + np.arange(len(self.sources))
+        return np.unique(np.where(is_level, self.sources, single), return_inverse=True)[1]
+
     def columns_of_kernels(self, encoded):
         """Return the columns for every kernel by name: the Gaussian has no ranks."""
-        smooth = np.ascontiguousarray(encoded[:, ~self.are_ranks])
+        smooth = encoded
+        if self.are_ranks.any():
+            smooth = np.ascontiguousarray(encoded[:, ~self.are_ranks])
         return {"laplacian": encoded, "gaussian": smooth}
 
     def conformed(self, columns, names):
