@@ -1,4 +1,4 @@
-"""The scripts that reproduce the papers: their cache, their verdicts and their core functions."""
+"""The scripts that reproduce the papers: their verdicts and their core functions."""
 
 import gzip
 import importlib
@@ -23,14 +23,8 @@ def script(monkeypatch):
     return importlib.import_module
 
 
-def test_cache_verdicts_and_tables(script, tmp_path):
+def test_verdicts_and_tables(script):
     common = script("_common")
-    path = tmp_path / "folder" / "cache.json"
-    cache = common.Cache(path, {"sigma": 1.0})
-    cache["a 1"] = [1.0, 2.0]
-    again = common.Cache(path, {"sigma": 1.0})
-    assert "a 1" in again and "a 2" not in again and again["a 1"] == [1.0, 2.0]
-    assert "a 1" not in common.Cache(path, {"sigma": 2.0})  # what has changed is forgotten
     # Both standard errors count.
     assert common.verdict((1.0, 0.3), (1.9, 0.4)).startswith("met")
     assert common.verdict((1.0, 0.3), (2.1, 0.4)) == "differs by -1.1 (-2.2 standard errors)"

@@ -6,7 +6,7 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _common import COLOURS, Cache, Progress, describe, markdown, save_figure, save_report
+from _common import COLOURS, describe, markdown, save_figure, save_report
 
 from skrf import AdaptiveRF, DenseExponentialRF, OptimalPositiveRF, PositiveRF, RFFSampler
 from skrf.exceptions import FeatureCollapseWarning
@@ -98,69 +98,53 @@ def expect(method, length, std, seed, n_rows):
 class Errors:
     """All records: errors by method, std and number of features, an entry a seed."""
 
-    def __init__(self, cache, n_seeds, n_rows):
-        self.cache, self.n_seeds, self.n_rows = cache, n_seeds, n_rows
+    def __init__(self, n_seeds, n_rows):
+        self.n_seeds, self.n_rows, self.records, self.closed = n_seeds, n_rows, {}, {}
+
+    def add(self, method, length, std, m):
+        """Measure a method."""
+        records = [measure(method, length, std, m, seed) for seed in range(self.n_seeds)]
+        self.records[method, std, m] = records
 
     def expected(self, method, std):
         """Return expected errors of the matrix, shape (seeds,); infinite where they overflow."""
-        keys = [f"closed/{method}/{std}/{self.n_rows}/{seed}" for seed in range(self.n_seeds)]
-        return np.array([self.cache[key] for key in keys])
-
-    def misses_tails(self, method, std):
-        """Tell whether draws show less than half of the expected error of the matrix.
-
-        Then rare draws hold most of it, and averages over a few say nothing.
-        """
-        seen = self("matrix", method, std, SWEPT_COMPONENTS).mean()
-        return bool(seen < self.expected(method, std).mean() / 2)
+        return np.array(self.closed[method, std])
 
     def __call__(self, kind, method, std, m):
         """Return what was measured, shape (seeds,)."""
-        key = f"{method}/{std}/{0 if method == MEAN else m}"
-        return np.array([self.cache[f"{key}/{seed}"][kind] for seed in range(self.n_seeds)])
+        records = self.records[method, std, 0 if method == MEAN else m]
+        return np.array([record[kind] for record in records])
 
-    def log_ratio(self, kind, method, base, std, components):
-        """Return mean and standard error over seeds of log(error / error of base)."""
+    def ratio(self, kind, method, base, std, components):
+        """Return error / error of base as text: geometric mean, log and its standard error."""
         logs = np.mean(
             [np.log(self(kind, method, std, m) / self(kind, base, std, m)) for m in components],
             axis=0,
         )
-        return float(logs.mean()), float(logs.std(ddof=1) / math.sqrt(len(logs)))
+        mean, error = logs.mean(), logs.std(ddof=1) / math.sqrt(len(logs))
+        return f"{math.exp(mean):.3g} (log {mean:+.3f} ± {error:.3f})"
 
 
 def run(options):
     """Measure, write table and plot."""
     quick = options.quick
     length = QUICK_LENGTH if quick else LENGTH
-    n_seeds = options.seeds or (QUICK_SEEDS if quick else SEEDS)
     components = QUICK_COMPONENTS if quick else COMPONENTS
     stds = QUICK_STDS if quick else STDS
     swept = QUICK_SWEPT_STDS if quick else SWEPT_STDS
+    n_seeds = options.seeds or (QUICK_SEEDS if quick else SEEDS)
+    errors = Errors(n_seeds, QUICK_CLOSED_ROWS if quick else CLOSED_ROWS)
     points = {(std, m) for std in stds for m in components}
-    points = sorted(points | {(std, SWEPT_COMPONENTS) for std in swept})
-    header = {"length": length, "width": WIDTH, "methods": {n: repr(m) for n, m in METHODS.items()}}
-    cache = Cache(options.results / "attention_cache" / f"error_{length}.json", header)
-    n_rows = QUICK_CLOSED_ROWS if quick else CLOSED_ROWS
-    closed = sorted({*stds, *swept})
-    progress = Progress(n_seeds * (len(points) * len(METHODS) + len(closed) * len(CLOSED)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeatureCollapseWarning)  # it shows in the table
-        for seed in range(n_seeds):
-            for std, m in points:
-                for method in METHODS:
-                    key = f"{method}/{std}/{m}/{seed}"
-                    if key not in cache:
-                        cache[key] = measure(method, length, std, m, seed)
-                    progress(f"std {std}, M = {m}, {method}")
-                if f"{MEAN}/{std}/0/{seed}" not in cache:
-                    cache[f"{MEAN}/{std}/0/{seed}"] = measure(MEAN, length, std, 0, seed)
-            for std in closed:
-                for method in CLOSED:
-                    key = f"closed/{method}/{std}/{n_rows}/{seed}"
-                    if key not in cache:
-                        cache[key] = expect(method, length, std, seed, n_rows)
-                    progress(f"std {std}, closed form, {method}")
-    errors = Errors(cache, n_seeds, n_rows)
+        for std, m in sorted(points | {(std, SWEPT_COMPONENTS) for std in swept}):
+            for method in METHODS:
+                errors.add(method, length, std, m)
+        for std in sorted({*stds, *swept}):
+            errors.add(MEAN, length, std, 0)
+            for method in CLOSED:
+                values = [expect(method, length, std, s, errors.n_rows) for s in range(n_seeds)]
+                errors.closed[method, std] = values
     name = "attention_error_quick" if quick else "attention_error"
     save_report(report(errors, length, stds, swept, components), options.results, name)
     # The first size of the inputs only: at the larger one all features have collapsed.
@@ -179,84 +163,19 @@ def cell(values):
     return describe(mean, error, 4 if mean < 1 else 2)
 
 
-def claim(said, source, gain, closed=None, misses_tails=False):
-    """Return the line about an order that was published.
-
-    Parameters
-    ----------
-    said, source : str
-        The order, and where it stands.
-    gain : (float, float)
-        Mean and standard error over seeds of the log ratio of errors: negative meets it.
-    closed : float, default=None
-        The ratio by the closed forms; it decides where draws do not.
-    misses_tails : bool, default=False
-        Whether rare draws hold most of the error: then draws decide nothing.
-    """
-    mean, error = gain
-    word = "met" if mean < -2 * error else "NOT met" if mean > 2 * error else "undecided"
-    if closed is not None and (misses_tails or word == "undecided"):
-        why = "draws miss the tails" if misses_tails else "draws undecided"
-        order = "met" if closed < 0.999 else "NOT met" if closed > 1.001 else "no difference"
-        word = f"{order} by the closed form, {why}"
-    text = f"- {word}: {said} ({source}): error times {math.exp(mean):.3g} (geometric mean; log "
-    text += f"{mean:+.3f} ± {error:.3f})"
-    if closed is not None:
-        text += f"; by the closed forms at M = {SWEPT_COMPONENTS} times {closed:.4f}"
-    return text
-
-
-def claims(errors, stds, swept, components):
-    """Return the lines of verdicts."""
-    lines = []
-    for std in sorted({*stds, swept[0]}):
+def orders(errors, stds, swept, components):
+    """Return table rows: ratios of errors whose order was published."""
+    rows = [("std", "matrix", "closed form", "output")]
+    for std in sorted({*stds, *swept}):
         own = components if std in stds else (SWEPT_COMPONENTS,)
-        for method, source in (("trigonometric", "figure 3.6"), ("positive", "Choromanski 2021")):
-            for kind, label in KINDS.items():
-                gain = errors.log_ratio(kind, method, f"{method} iid", std, own)
-                said = f"std {std}, {method}, {label}: orthogonal below iid"
-                if kind == "matrix":
-                    ratios = errors.expected(method, std) / errors.expected(f"{method} iid", std)
-                    misses = errors.misses_tails(f"{method} iid", std)
-                    lines.append(claim(said, source, gain, float(ratios.mean()), misses))
-                else:
-                    lines.append(claim(said, source, gain))
-    for std in swept:
-        gain = errors.log_ratio("output", "positive", "trigonometric", std, (SWEPT_COMPONENTS,))
-        said = f"std {std}, output, M = {SWEPT_COMPONENTS}: positive below trigonometric"
-        lines.append(claim(said, "Choromanski 2021", gain))
-    for std in swept:
-        own, papers = (
-            min(names, key=lambda name: errors("output", name, std, SWEPT_COMPONENTS).mean())
-            for names in (list(METHODS)[4:], list(METHODS)[:4])
-        )
-        mean, error = errors.log_ratio("output", own, papers, std, (SWEPT_COMPONENTS,))
-        plain = errors("output", MEAN, std, 0).mean()
-        text = f"- told: std {std}, output, M = {SWEPT_COMPONENTS}: least of the library's: {own}, "
-        text += f"{math.exp(mean):.2f} times that of {papers}, the least of the others (log "
-        text += f"{mean:+.2f} ± {error:.2f})"
-        if errors("output", own, std, SWEPT_COMPONENTS).mean() > plain:
-            text += "; above that of the mean of the values: the features have collapsed"
-        lines.append(text)
-    return lines
-
-
-def slopes(errors, std, components):
-    """Return the slopes of log mean error against log M as text."""
-    return "; ".join(
-        f"{method} "
-        + ", ".join(
-            "{:.2f}".format(
-                np.polyfit(
-                    np.log(components),
-                    [np.log(errors(kind, method, std, m).mean()) for m in components],
-                    1,
-                )[0]
-            )
-            for kind in KINDS
-        )
-        for method in METHODS
-    )
+        for method in ("trigonometric", "positive"):
+            cells = [errors.ratio(kind, method, f"{method} iid", std, own) for kind in KINDS]
+            closed = errors.expected(method, std) / errors.expected(f"{method} iid", std)
+            name = f"{std}, {method}: orthogonal / iid"
+            rows.append((name, cells[0], f"{closed.mean():.4f}", cells[1]))
+        ratio = errors.ratio("output", "positive", "trigonometric", std, (SWEPT_COMPONENTS,))
+        rows.append((f"{std}: positive / trigonometric", "", "", ratio))
+    return rows
 
 
 def report(errors, length, stds, swept, components):
@@ -272,10 +191,6 @@ def report(errors, length, stds, swept, components):
         plain = cell(errors("output", MEAN, std, 0))
         rows.append(("output", MEAN, *[plain] * len(components)))
         parts.append(f"## Standard deviation {std} of q and k\n\n{markdown(rows, left=2)}\n")
-        parts.append(
-            "Slopes of log mean error against log M, matrix and output (-1 is that of unbiased "
-            f"estimates): {slopes(errors, std, components)}.\n"
-        )
     rows = [("error of", "method", *(f"std {std}" for std in swept))]
     for kind, label in KINDS.items():
         for method in METHODS:
@@ -287,17 +202,16 @@ def report(errors, length, stds, swept, components):
     rows.append(("output", MEAN, *(cell(errors("output", MEAN, std, 0)) for std in swept)))
     negative = [errors("negative", "trigonometric", std, SWEPT_COMPONENTS) for std in swept]
     rows.append(("share of queries", "trigonometric: denominator <= 0", *map(cell, negative)))
-    verdicts = "\n".join(claims(errors, stds, swept, components))
     return f"""\
 # Error of approximate attention (thesis, figure 3.6)
 
 L = {length}, d = {WIDTH}, one head, float64; entries of q and k normal with the standard deviation
 that is said, of v with 1; logits divided by sqrt(d). M counts real columns: trigonometric maps
 have M/2 projections. Errors are mean squares over the mean square of the exact matrix
-A = exp(q k' / sqrt(d)) or output; mean and standard error over seeds 0 to {errors.n_seeds - 1},
-each of which sets inputs and draw.
+A = exp(q k' / sqrt(d)) or output; mean and standard error over {errors.n_seeds} seeds, each of
+which sets inputs and draw.
 
-{"".join(f"{part}{chr(10)}" for part in parts)}
+{chr(10).join(parts)}
 ## Against the size of the inputs, M = {SWEPT_COMPONENTS}
 
 {markdown(rows, left=2)}
@@ -305,15 +219,12 @@ each of which sets inputs and draw.
 Closed forms: the exact variance of the estimate of A, summed over {errors.n_rows} queries and all
 keys. Where it is far above what draws show, rare draws hold most of the error.
 
-## Against what was published
+## Ratios of errors
 
-The thesis gives a plot without numbers, does not say what its inputs are ("10 samples"), and says
-that orthogonal features generally have the lower error; its features are trigonometric. Figure 4
-of Choromanski et al., Rethinking attention with Performers (2021), has the same L and d,
-"appropriately normalized random matrix input data", and adds that positive features have a lower
-error of the output than trigonometric ones.
+Published: orthogonal below independent (thesis; its features are trigonometric), and positive below
+trigonometric for the output (Choromanski et al., 2021, figure 4, with the same L and d).
 
-{verdicts}
+{markdown(orders(errors, stds, swept, components))}
 """
 
 

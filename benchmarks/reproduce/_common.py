@@ -1,11 +1,8 @@
-"""What the scripts of this folder share: progress, a resumable cache, tables and verdicts."""
+"""What the scripts of this folder share: tables, verdicts and figures."""
 
 import argparse
-import json
 import math
 import shutil
-import sys
-import time
 from pathlib import Path
 
 import matplotlib
@@ -21,67 +18,6 @@ LARGEST_FIGURE = 150_000  # bytes in the documentation
 
 # Colours that most colour-blind readers tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-
-
-class Cache:
-    """Finished pieces of work in a JSON file.
-
-    The file also holds what was measured: where that has changed, it starts anew.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    header : dict
-        What was measured, JSON types only.
-    entries : str, default="entries"
-        Name of the field with the finished pieces.
-    """
-
-    def __init__(self, path, header, entries="entries"):
-        self.path, self.entries = path, entries
-        self.content = header | {entries: {}}
-        if path.exists():
-            stored = json.loads(path.read_text())
-            if stored | {entries: {}} == self.content:
-                self.content = stored
-
-    def __contains__(self, key):
-        return str(key) in self.content[self.entries]
-
-    def __getitem__(self, key):
-        return self.content[self.entries][str(key)]
-
-    def __setitem__(self, key, record):
-        self.content[self.entries][str(key)] = record
-        # A run that is stopped while it writes leaves the old file whole.
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(self.content))
-        new.replace(self.path)
-
-
-class Progress:
-    """A progress line: the step, the number of steps and the time since the start."""
-
-    def __init__(self, n_steps):
-        self.n_steps, self.step, self.started = n_steps, 0, time.monotonic()
-
-    def __call__(self, text):
-        self.step += 1
-        seconds = time.monotonic() - self.started
-        show(f"{self.step}/{self.n_steps} {seconds:.0f} s: {text}")
-        if self.step == self.n_steps:
-            show(f"{self.step} steps, {seconds:.0f} s\n")
-
-
-def show(line):
-    """Write over the progress line; where there is no terminal, only lines that stay."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line}")
-    elif line.endswith("\n"):
-        sys.stderr.write(line)
-    sys.stderr.flush()
 
 
 def summarize(values):
@@ -105,15 +41,7 @@ def verdict(own, published, digits=1):
 
 
 def markdown(rows, left=1):
-    """Return a Markdown table, padded so that it reads as plain text too.
-
-    Parameters
-    ----------
-    rows : list of sequences of str
-        The first is the head.
-    left : int, default=1
-        Number of columns set to the left; numbers stand on the right.
-    """
+    """Return a Markdown table whose first row is the head; so many columns stand on the left."""
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     rule = [
         ":" + "-" * (width - 1) if i < left else "-" * (width - 1) + ":"

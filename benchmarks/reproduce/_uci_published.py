@@ -67,20 +67,8 @@ OSCILLATING = "generalized"  # begins those that hold trigonometric features whe
 def report(found, at_chosen_sigma, shares, n_tests, is_constant, methods):
     """Return Markdown: every published number beside ours, and what explains a difference.
 
-    Parameters
-    ----------
-    found : dict
-        ``found[method, set]`` holds "validation" and "test" percentages, (n_seeds, n_sigmas).
-    at_chosen_sigma : callable
-        Returns the test accuracies (n_seeds,) of such a record.
-    shares : dict of ndarray of shape (n_seeds,)
-        Of each set: percentage of test rows in the class with the most training rows.
-    n_tests : dict of int
-        Number of test rows of each set.
-    is_constant : dict of ndarray of shape (n_seeds, n_sigmas)
-        Of each set: where generalized features oscillate.
-    methods : sequence of str
-        What was measured.
+    Of each set, `shares` has the percentage of test rows in the class with the most training rows,
+    and `is_constant` where generalized features oscillate; both with a row for every seed.
     """
     rows = [("method", "set", "published", "ours", "verdict", "on their split", "verdict")]
     counts = dict.fromkeys(("met", "split", "open"), 0)

@@ -12,10 +12,8 @@ Times and memory: every case is a process of its own with --threads threads. A r
 methods of a size one after the other in shuffled order; tables have the fastest and the median
 repetition of all rounds, and the processor time, which suffers less where a machine is shared: with
 one thread both are the same on a quiet one. --clock cpu takes ratios and plots from it.
-Finished cases are kept in a JSON cache under --results; delete it after a change of the library.
+Where performer-pytorch is installed, it is measured, too.
 """
-
-import sys
 
 import _attention_error
 import _attention_time
@@ -32,12 +30,9 @@ def main():
     made.add_argument("--seeds", type=positive, help="error: number of seeds (10, quick 2)")
     made.add_argument("--rounds", type=positive, help="time: repetitions (3, quick 1)")
     made.add_argument("--threads", type=positive, default=1, help="time: threads (1)")
-    made.add_argument("--fresh", action="store_true", help="time: forget earlier cases")
     made.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="time: that of ratios and plots"
     )
-    if "chunks" in sys.argv[1:]:
-        made.exit(2, "The thesis' chapter 5, training in chunks, waits for a torch version.\n")
     options = made.parse_args()
     for part in options.only:
         PARTS[part].run(options)

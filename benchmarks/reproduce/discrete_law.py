@@ -11,7 +11,7 @@ each one of them; those of the second half are new.
 """
 
 import numpy as np
-from _common import Progress, markdown, parser, save_report
+from _common import markdown, parser, save_report
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -51,7 +51,6 @@ def main():
     """Run what the command line asks for."""
     arguments = parser(__doc__).parse_args()
     sets, parts = data_sets(arguments.quick), []
-    progress = Progress(len(sets) * len(FEATURE_MAPS))
     head = ("law", "log mean second moment", "mean log", "the same, new rows", "mean log, new rows")
     for name, (known, new) in sets.items():
         table = [head]
@@ -61,7 +60,6 @@ def main():
             fitted = own.fit(known[0], keys=keys)
             values = (*objectives(fitted, *known), *objectives(fitted, *new))
             table.append((law, *(f"{value:.2f}" for value in values)))
-            progress(f"{name}: {law}")
         parts.append(f"## {name}\n\n{markdown(table)}\n")
     title = "# The best law of counts, sigma = 1, one projection\n\n"
     save_report(title + "\n".join(parts), arguments.results, "discrete_law")

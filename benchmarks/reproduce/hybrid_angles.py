@@ -19,16 +19,7 @@ projection, and their parameter is fitted to the rows at all angles.
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _common import (
-    COLOURS,
-    Cache,
-    Progress,
-    markdown,
-    parser,
-    positive,
-    save_figure,
-    save_report,
-)
+from _common import COLOURS, markdown, parser, positive, save_figure, save_report
 from matplotlib.ticker import NullFormatter
 from scipy.stats import norm
 
@@ -173,41 +164,33 @@ def estimates(feature_map, r, seeds):
 
 
 def statistics(values, exact):
-    """Return lists over the angles: relative error, its standard error, mean, its, quantiles."""
+    """Return arrays over the angles: relative error, its standard error, mean, its, quantiles."""
     n = len(values)
     ratios = values / exact - 1
     squares = ratios**2
     error = np.sqrt(squares.mean(axis=0))
     spread = squares.std(axis=0, ddof=1) / np.sqrt(n)
     return {
-        "error": error.tolist(),
+        "error": error,
         # Of a root by its derivative; nothing where the error is rounding.
-        "error_se": (spread / np.maximum(2 * error, 1e-12)).tolist(),
-        "bias_z": (
-            ratios.mean(axis=0) / np.maximum(ratios.std(axis=0) / np.sqrt(n), 1e-12)
-        ).tolist(),
-        "top_share": (squares.max(axis=0) / np.maximum(squares.sum(axis=0), 1e-300)).tolist(),
-        "low": (np.quantile(values, 0.05, axis=0)).tolist(),
-        "high": (np.quantile(values, 0.95, axis=0)).tolist(),
+        "error_se": spread / np.maximum(2 * error, 1e-12),
+        "bias_z": ratios.mean(axis=0) / np.maximum(ratios.std(axis=0) / np.sqrt(n), 1e-12),
+        "top_share": squares.max(axis=0) / np.maximum(squares.sum(axis=0), 1e-300),
+        "low": np.quantile(values, 0.05, axis=0),
+        "high": np.quantile(values, 0.95, axis=0),
     }
 
 
-def measure(n_draws, folder):
+def measure(n_draws):
     """Return {(r, name): (feature_map, statistics, closed form)}."""
-    progress = Progress((3 + len(HYBRIDS)) * len(RADII))
     found = {}
     for r in RADII:
+        x, rows = points(r)
+        exact = np.exp((x @ rows.T)[0])
         for name, feature_map in feature_maps(r).items():
-            header = {"feature_map": repr(feature_map), "angles": list(ANGLES), "r": r, "format": 2}
-            stem = name.replace(", ", "_")
-            cache = Cache(folder / f"{stem}_{r}.json", header)
             predicted = closed_form(feature_map, r)
-            if n_draws not in cache:
-                x, rows = points(r)
-                exact = np.exp((x @ rows.T)[0])
-                cache[n_draws] = statistics(estimates(feature_map, r, range(n_draws)), exact)
-            found[r, name] = feature_map, cache[n_draws], predicted
-            progress(f"{name}, r = {r}")
+            values = statistics(estimates(feature_map, r, range(n_draws)), exact)
+            found[r, name] = feature_map, values, predicted
     return found
 
 
@@ -249,194 +232,87 @@ def beyond_the_bound():
 
 def report(found, n_draws):
     """Return the Markdown."""
-    parts = [
-        f"""\
+    shown = [0, 2, 4, 8, 12, 14, 16]
+    angles = (f"{np.degrees(ANGLES[i]):.4g} deg" for i in shown)
+    head = "r, map", "projections", "coefficients", "operations", "columns"
+    rows = [(*head, *angles, "largest", "closed form", "worst z", "share of one draw", "bias, z")]
+    for (r, name), (feature_map, values, predicted) in found.items():
+        m, n, cost = sizes(feature_map, name)
+        errors, spread = values["error"], values["error_se"]
+        scores = np.abs(errors - predicted) / np.maximum(spread, 1e-300)
+        is_error = predicted > ROUNDING
+        is_reliable = is_error & (2 * r * np.cos(np.divide(ANGLES, 2)) <= RELIABLE_SUM)
+        numbers = *(errors[i] for i in shown), errors.max(), predicted.max()
+        tau = f", tau = {feature_map.tau}" if "gaussian" in name else ""
+        counts = str(m), str(n), str(cost), str(feature_map.n_components_)
+        rows.append(
+            (
+                f"{r}, {name}{tau}",
+                *counts,
+                *(f"{number:.3f}" for number in numbers),
+                f"{scores[is_reliable].max():.1f}",
+                f"{values['top_share'][1:-1].max():.1%}",
+                f"{np.abs(values['bias_z'][is_error]).max():.1f}",
+            )
+        )
+    return f"""\
 # Relative error against the angle
 
-exp(x.y), d = {DIMENSION}, |x| = |y| = r, independent projections, {n_draws} draws (seeds 0 to
-{n_draws - 1}). Root mean squared error over exp(x.y).
-"""
-    ]
-    shown = [0, 2, 4, 8, 12, 14, 16]
-    for r in RADII:
-        rows = [
-            (
-                f"r = {r}",
-                "projections",
-                "coefficients",
-                "operations",
-                "columns",
-                *(f"{180 * ANGLES[i] / np.pi:.4g} deg" for i in shown),
-                "largest",
-                "closed form",
-                "worst z",
-            )
-        ]
-        for (radius, name), (feature_map, values, predicted) in found.items():
-            if radius != r:
-                continue
-            m, n, cost = sizes(feature_map, name)
-            errors, spread = (np.array(values[key]) for key in ("error", "error_se"))
-            scores = np.abs(errors - predicted) / np.maximum(spread, 1e-300)
-            reliable = 2 * r * np.cos(np.divide(ANGLES, 2)) <= RELIABLE_SUM
-            scores = scores[reliable & (predicted > ROUNDING)]
-            rows.append(
-                (
-                    name,
-                    str(m),
-                    str(n),
-                    str(cost),
-                    str(feature_map.n_components_),
-                    *(f"{errors[i]:.3f}" for i in shown),
-                    f"{errors.max():.3f}",
-                    f"{predicted.max():.3f}",
-                    f"{scores.max():.1f}",
-                )
-            )
-        parts.append(markdown(rows) + "\n")
-    parts.append(
-        """\
-"Largest" is over the angles: measured, then by the library's formula. "Worst z": the largest
-distance of a measured error from the formula in standard errors, at angles with |x + y| <= 1;
-beyond, sample variances of positive features mislead (see below).
+exp(x.y), d = {DIMENSION}, |x| = |y| = r, independent projections, {n_draws} draws. Root mean
+squared error over exp(x.y). "Largest" is over the angles: measured, then by the library's formula.
+"Worst z": the largest distance of a measured error from the formula in standard errors, at angles
+with |x + y| <= 1; beyond, sample variances of positive features mislead. The share of one draw is
+the largest that it has in a measured mean square.
 
-Hybrid parameters: """
-        + "; ".join(
-            f"r = {r}, {name}: n = {m.n_coefficients}"
-            + (f", tau = {m.tau}" if m.coefficients == "gaussian" else "")
-            for (r, name), (m, _, _) in found.items()
-            if name.startswith("hybrid")
-        )
-        + ".\n"
-    )
-    parts.append(published(found, n_draws))
-    return "\n".join(parts)
+{markdown(rows)}
 
-
-def published(found, n_draws):
-    """Return the Markdown of the statements of the slides beside ours."""
-    rows = [("r", "statement", "slides", "measured", "verdict")]
-    for r in RADII:
-        for name, index in (("trigonometric", len(ANGLES) - 1), ("positive", 0)):
-            _, values, _ = found[r, name]
-            error, spread = values["error"][index], values["error_se"][index]
-            stated = lemma(r, [np.pi])[0]
-            apart = (error - stated) / spread
-            rows.append(
-                (
-                    f"{r}",
-                    f"largest error, {name} (lemma 3.4)",
-                    f"{stated:.3f}",
-                    f"{error:.3f} ± {spread:.3f}",
-                    "met within two combined standard errors"
-                    if abs(apart) <= 2
-                    else f"differs by {apart:+.1f} standard errors",
-                )
-            )
-        feature_map, values, _ = found[r, "hybrid, angular"]
-        m, n, _ = sizes(feature_map, "hybrid, angular")
-        limit, error = bound(r, m, n), found[r, "hybrid, angular"][2].max()
-        rows.append(
-            (
-                f"{r}",
-                "largest error (closed form), angular hybrid (theorem 3.5)",
-                f"< {limit:.3f}",
-                f"{error:.3f}",
-                "holds" if error < limit else "does not hold",
-            )
-        )
-        ends = max(values["error"][0], values["error"][-1])
-        rows.append(
-            (
-                f"{r}",
-                "no error at 0 and 180 degrees",
-                "0",
-                f"{ends:.1e}",
-                "holds" if ends < 1e-6 else "does not hold",
-            )
-        )
-        law = found[r, "trigonometric"][2], found[r, "positive"][2][::-1]
-        apart = max(np.abs(own - lemma(r, ANGLES)).max() for own in law)
-        rows.append(
-            (
-                f"{r}",
-                "lemma 3.4 at all angles, both bases, against the library",
-                "0",
-                f"{apart:.1e}",
-                "holds" if apart < 1e-9 else "does not hold",
-            )
-        )
-        largest = {name: law.max() for (q, name), (_, _, law) in found.items() if q == r}
-        for name in HYBRIDS:
-            base = min(largest["trigonometric"], largest["positive"])
-            rows.append(
-                (
-                    f"{r}",
-                    f"largest error (closed form), {name} below both bases",
-                    "yes",
-                    f"{largest[name]:.3f}, {base:.3f}",
-                    "holds" if largest[name] < base else "does not hold",
-                )
-            )
-    worst = max(
-        abs(z)
-        for _, values, predicted in found.values()
-        for z, p in zip(values["bias_z"], predicted, strict=True)
-        if p > ROUNDING
-    )
-    return f"""\
 ## Statements of the slides
 
-{markdown(rows, left=2)}
+{markdown(statements(found))}
 
 The exact maximum over all angles, of independent bases, over the bound of theorem 3.5, which does
 not hold:
 
-{markdown(beyond_the_bound(), left=1)}
-
-All means lie within {worst:.1f} standard errors of exp(x.y)
-({len(found) * len(ANGLES)} comparisons).
+{markdown(beyond_the_bound())}
 
 ## With equal columns
 
-Operations are matched, columns are not: hybrid features are products. What follows the map (a
-linear model, attention) costs as many operations as there are columns. With no more than
+Operations are matched, columns are not: hybrid features are products. With no more than
 {2 * N_PROJECTIONS} columns, by the closed forms:
 
 {markdown(with_equal_columns(), left=2)}
 
-## Experiment: why the measured error of positive features is below the lemma at 0 degrees
+## Why the measured error of positive features is below the lemma at 0 degrees
 
 There one positive feature is cosh(v w) exp(-v^2/2) with w normal and v = |x + y| = 2r. Its second
 moment comes from |w| near 2v, where plain draws never are. Draws from N(2v, 1) with their weights
 reach it:
 
 {markdown(tail_experiment(n_draws))}
-
-The closed form is the right number. The empirical errors of the slides come from 10,000 draws as
-well, so the same is to be expected of them. At angles between, one draw can decide: the largest
-share that a single one of the {n_draws} draws has in a measured mean square is
-
-{markdown(shares(found))}
 """
 
 
-def shares(found):
-    """Return table rows: the share of the one largest error in the mean square."""
-    rows = [("r", "map", "share", "at degrees", "measured error there", "closed form")]
-    for (r, name), (_, values, predicted) in found.items():
-        # Without the ends, where there is rounding only.
-        i = 1 + int(np.argmax(values["top_share"][1:-1]))
-        rows.append(
-            (
-                f"{r}",
-                name,
-                f"{values['top_share'][i]:.1%}",
-                f"{np.degrees(ANGLES[i]):.4g}",
-                f"{values['error'][i]:.3f}",
-                f"{predicted[i]:.3f}",
-            )
-        )
+def statements(found):
+    """Return table rows: the statements of the slides beside ours."""
+    rows = [("r", "statement", "slides", "ours")]
+    for r in RADII:
+        stated, maps = lemma(r, [np.pi])[0], {q: own for (p, q), own in found.items() if p == r}
+        for name, index in (("trigonometric", len(ANGLES) - 1), ("positive", 0)):
+            values = maps[name][1]
+            ours = f"{values['error'][index]:.3f} ± {values['error_se'][index]:.3f}"
+            rows.append((f"{r}", f"largest error, {name} (lemma 3.4)", f"{stated:.3f}", ours))
+        feature_map, values, law = maps["hybrid, angular"]
+        m, n, _ = sizes(feature_map, "hybrid, angular")
+        limit, ends = f"< {bound(r, m, n):.3f}", max(values["error"][0], values["error"][-1])
+        rows.append((f"{r}", "angular hybrid (theorem 3.5)", limit, f"{law.max():.3f}"))
+        rows.append((f"{r}", "no error at 0 and 180 degrees", "0", f"{ends:.1e}"))
+        laws = maps["trigonometric"][2], maps["positive"][2][::-1]
+        apart = max(np.abs(own - lemma(r, ANGLES)).max() for own in laws)
+        rows.append((f"{r}", "lemma 3.4 at all angles, both bases", "0", f"{apart:.1e} away"))
+        base = min(maps[name][2].max() for name in ("trigonometric", "positive"))
+        for name in HYBRIDS:
+            ours = f"{maps[name][2].max():.3f}, {base:.3f}"
+            rows.append((f"{r}", f"largest error, {name} below both bases", "yes", ours))
     return rows
 
 
@@ -530,7 +406,7 @@ def main():
     quick = arguments.quick
     n_draws = arguments.draws or (300 if quick else N_DRAWS)
     stem = "hybrid_angles_quick" if quick else "hybrid_angles"
-    found = measure(n_draws, arguments.results / f"{stem}_cache")
+    found = measure(n_draws)
     save_figure(plot(found), arguments.results, stem, docs=arguments.docs and not quick, dpi=80)
     save_report(report(found, n_draws), arguments.results, stem)
 

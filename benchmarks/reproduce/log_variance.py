@@ -27,8 +27,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 from _common import (
     COLOURS,
-    Cache,
-    Progress,
     describe,
     markdown,
     parser,
@@ -162,34 +160,22 @@ def moments(feature_map, X, Y, n_shown):
     return [int(logs.size), float(logs.sum()), float(np.sum(logs**2)), float(logsumexp(logs))]
 
 
-def measure(regimes, sigmas, n_shown, n_samples, cache):
+def measure(regimes, sigmas, n_shown, n_samples):
     """Return {(regime, feature_map): (n_sigmas, 3)}.
 
     Mean and standard deviation over pairs of the log variance, and log of the mean variance.
     """
-    progress = Progress(len(regimes) * len(sigmas) * n_samples)
+    found = {(regime, name): [] for regime in regimes for name in FEATURE_MAPS}
     for regime in regimes:
         for sigma in sigmas:
-            for seed in range(n_samples):
-                key = f"{regime} {sigma} {seed}"
-                if key not in cache:
-                    X, Y = sample(regime, sigma, seed)
-                    cache[key] = {
-                        name: moments(m, X, Y, n_shown) for name, m in FEATURE_MAPS.items()
-                    }
-                progress(f"{regime}, sigma = {sigma}")
-    found = {}
-    for regime in regimes:
-        for name in FEATURE_MAPS:
-            lines = []
-            for sigma in sigmas:
-                parts = [cache[f"{regime} {sigma} {seed}"][name] for seed in range(n_samples)]
+            samples = [sample(regime, sigma, seed) for seed in range(n_samples)]
+            for name, feature_map in FEATURE_MAPS.items():
+                parts = [moments(feature_map, X, Y, n_shown) for X, Y in samples]
                 n, total, squares, _ = np.sum(parts, axis=0)
                 spread = np.sqrt(max(squares / n - (total / n) ** 2, 0))
                 log_mean = logsumexp([part[3] for part in parts]) - np.log(n)
-                lines.append((total / n, spread, log_mean))
-            found[regime, name] = np.array(lines)
-    return found
+                found[regime, name].append((total / n, spread, log_mean))
+    return {key: np.array(lines) for key, lines in found.items()}
 
 
 def gains_of_resizings(n_shown, n_samples):
@@ -235,130 +221,79 @@ def geometric_gains(regime, n_rows, n_shown=64):
     return gains.mean(), per_pair.mean(), max(shifted)
 
 
-def best_of(found, regime, names, i):
-    """Return the names by their mean log variance at sigma i, the least first."""
-    return sorted(names, key=lambda name: found[regime, name][i, 0])
-
-
-def report(found, regimes, sigmas, n_shown, n_samples):
+def report(found, regimes, sigmas, n_shown, n_samples, is_quick):
     """Return the Markdown."""
-    parts = [
-        f"""\
-# Log variance in four regimes
-
-d = 64; {n_samples} samples (seeds 0 to {n_samples - 1}) of {ROWS} queries and keys for the
-parameters, the pairs of the first {n_shown} of them for the variances; {N_COLUMNS} real columns,
-independent projections, Gaussian kernel. Mean of the natural logarithm of the variance.
-"""
-    ]
-    shown = [s for s in SHOWN if s in sigmas]
-    for regime in regimes:
-        rows = [(regime, *(f"sigma = {sigma}" for sigma in shown))]
-        for name in FEATURE_MAPS:
-            means = found[regime, name][:, 0]
-            rows.append((name, *(f"{means[sigmas.index(s)]:.2f}" for s in shown)))
-        parts.append(markdown(rows) + "\n")
-    last = sigmas.index(1.0)
-    rows = [
-        ("regime", "statement at sigma = 1", "stated", "measured", "verdict", "by logs of means")
-    ]
+    shown, last = [s for s in SHOWN if s in sigmas], sigmas.index(1.0)
+    means = [("mean log variance", *(f"sigma = {sigma}" for sigma in shown))]
+    for (regime, name), values in found.items():
+        cells = (f"{values[sigmas.index(sigma), 0]:.2f}" for sigma in shown)
+        means.append((f"{regime}, {name}", *cells))
+    gains = [("at sigma = 1", "stated", "measured", "by logs of means")]
     for good, bad, stated in GAINS:
-        for regime in regimes:
-            if regime in stated:
-                gain, _, of_means = found[regime, bad][last] - found[regime, good][last]
-                holds = "holds" if gain > stated[regime] else "does not hold"
-                rows.append(
-                    (
-                        regime,
-                        f"{good} below {bad}",
-                        f"> {stated[regime]}",
-                        f"{gain:.1f}",
-                        holds,
-                        f"{of_means:.1f}",
-                    )
-                )
-    parts.append(
-        f"""\
-## Gains in nats
-
-{markdown(rows, left=2)}
-
-The last column takes the logarithm of the mean variance instead of the mean of logarithms: not what
-the figure shows, since then generalized features would not keep their stated gain in "normal".
-"""
-    )
-    rows = [("regime", "sigma", "best non-positive", "second", "best positive", "second")]
+        for regime in (regime for regime in regimes if regime in stated):
+            gain, _, of_means = found[regime, bad][last] - found[regime, good][last]
+            what = f"{regime}: {good} below {bad}"
+            gains.append((what, f"> {stated[regime]}", f"{gain:.1f}", f"{of_means:.1f}"))
+    orders = [("regime and sigma", "non-positive maps", "positive maps")]
     counts = {"generalized": 0, "pair": 0}
     for regime in regimes:
         for i, sigma in enumerate(sigmas):
-            general = best_of(found, regime, NON_POSITIVE, i)
-            special = best_of(found, regime, POSITIVE, i)
-            counts["generalized"] += general[0] == "generalized"
-            counts["pair"] += special[0] in ("optimal positive", "geometric+")
+            ranked = [
+                sorted(names, key=lambda name, of=(regime, i): found[of[0], name][of[1], 0])
+                for names in (NON_POSITIVE, POSITIVE)
+            ]
+            counts["generalized"] += ranked[0][0] == "generalized"
+            counts["pair"] += ranked[1][0] in ("optimal positive", "geometric+")
             if sigma in shown:
-                cells = []
-                for order in (general, special):
-                    gap = found[regime, order[1]][i, 0] - found[regime, order[0]][i, 0]
-                    cells += [order[0], f"{order[1]} (+{gap:.2f})"]
-                rows.append((regime, str(sigma), *cells))
+                orders.append((f"{regime}, {sigma}", *(", ".join(names[:2]) for names in ranked)))
     total = len(regimes) * len(sigmas)
-    parts.append(
-        f"""\
-## Orders
-
-{markdown(rows, left=6)}
-
-Stated (thesis): generalized features are the best non-positive ones "overall"; here they are so in
-{counts["generalized"]} of {total} cases. Stated: geometric+ and optimal positive features are the
-best positive ones; one of them is so in {counts["pair"]} of {total} cases.
-"""
-    )
-    return "\n".join(parts)
-
-
-def explain(n_shown, n_samples, quick):
-    """Return the Markdown of the experiments on what does not hold."""
-    text = """\
-## Experiment: how MNIST was resized
-
-"""
+    resized = "Left out: SKRF_MNIST_DIR is not set."
     if FOLDER:
-        text += f"""\
-Gains on positive features at sigma = 1, in nats: means over the samples and their standard errors.
-Images are resized by the pixel at the upper left of each new one ("index"), by bilinear
-interpolation at its centre, or by the mean of its area:
-
-{markdown(gains_of_resizings(n_shown, n_samples))}
-
-With the first, optimal positive and geometric+ features gain what is stated, or 0.3 nats less. The
-stated gain of generalized features on trigonometric ones is that on positive features: beside
-trigonometric ones they gain nothing.
-
-"""
-    else:
-        text += "Left out: SKRF_MNIST_DIR is not set.\n\n"
-    rows = [("regime", "queries and keys", "as fitted", "p for every pair", "best common shift")]
+        resized = markdown(gains_of_resizings(n_shown, n_samples))
+    geometric = [
+        ("geometric+ below positive", "as fitted", "p for every pair", "best common shift")
+    ]
     for regime in ("normal", "shifted"):
-        for n in (16, 64) if quick else (16, 64, 256, ROWS):
-            cells = [f"{value:.1f}" for value in geometric_gains(regime, n)]
-            rows.append((f"{regime} (stated > {GAINS[2][2][regime]})", str(n), *cells))
-    return (
-        text
-        + f"""\
-## Experiment: geometric+ features
+        for n in (16, 64) if is_quick else (16, 64, 256, ROWS):
+            cells = (f"{value:.1f}" for value in geometric_gains(regime, n))
+            geometric.append((f"{regime}, {n} rows (> {GAINS[2][2][regime]})", *cells))
+    return f"""\
+# Log variance in four regimes
 
-The stated gains on positive features are not met. The maps shift all inputs to be positive, by the
-least value of each column among queries and keys, which depends on their number. Gains at sigma = 1
-on the first (at most) 64 x 64 pairs, with the fitted p, with the best p for every single pair, and
-with the best of common shifts (geometric features; some inputs stay negative, so the features are
-not positive):
+d = 64; {n_samples} samples of {ROWS} queries and keys for the parameters, the pairs of the first
+{n_shown} of them for the variances; {N_COLUMNS} real columns, independent projections.
 
-{markdown(rows, left=2)}
+{markdown(means)}
 
-So neither the number of rows nor p is the reason, and in "normal" no shift is: the published
-formula for the variance does not give the stated gain there.
+## Gains in nats
+
+{markdown(gains)}
+
+The last column takes the logarithm of the mean variance: not what the figure shows, since then
+generalized features would not keep their stated gain in "normal".
+
+## Orders: the best and the second
+
+{markdown(orders, left=3)}
+
+Generalized features are the best non-positive ones in {counts["generalized"]} of {total} cases (the
+thesis: "overall"), and optimal positive or geometric+ the best positive ones in {counts["pair"]}.
+
+## How MNIST was resized
+
+Gains on positive features at sigma = 1, in nats: by the pixel at the upper left of each new one
+("index"), by bilinear interpolation at its centre, or by the mean of its area.
+
+{resized}
+
+## Geometric+ features
+
+The maps shift all inputs to be positive, by the least value of each column among queries and keys,
+which depends on their number. Gains with the fitted p, with the best p for every single pair, and
+with the best of common shifts (geometric features; some inputs stay negative).
+
+{markdown(geometric)}
 """
-    )
 
 
 def plot(found, regimes, sigmas):
@@ -419,14 +354,11 @@ def main():
     n_samples = 1 if quick else N_SAMPLES
     sigmas = (0.3, 1.0) if quick else SIGMAS
     stem = "log_variance_quick" if quick else "log_variance"
-    header = {"rows": n_shown, "feature_maps": [repr(m) for m in FEATURE_MAPS.values()]}
-    cache = Cache(arguments.results / f"{stem}_cache" / f"pairs_of_{n_shown}.json", header)
     regimes = regimes_at_hand()
-    found = measure(regimes, sigmas, n_shown, n_samples, cache)
-    text = report(found, regimes, sigmas, n_shown, n_samples)
-    text += "\n" + explain(n_shown, n_samples, quick)
+    found = measure(regimes, sigmas, n_shown, n_samples)
     figure = plot(found, regimes, sigmas)
     save_figure(figure, arguments.results, stem, docs=arguments.docs and not quick, dpi=80)
+    text = report(found, regimes, sigmas, n_shown, n_samples, quick)
     save_report(text, arguments.results, stem)
 
 

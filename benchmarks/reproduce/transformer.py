@@ -19,7 +19,7 @@ import warnings
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from _common import COLOURS, Progress, markdown, names, parser, save_figure, save_report
+from _common import COLOURS, markdown, names, parser, save_figure, save_report
 from torch import nn
 
 from skrf import OptimalPositiveRF, PositiveRF
@@ -95,13 +95,12 @@ def measure_time(quick):
     cases = [(size, N_LAYERS, lengths) for size, lengths in sizes.items()]
     depths = (1, 2) if quick else DEPTHS
     cases += [("small", depth, sizes["small"][:4]) for depth in depths if depth != N_LAYERS]
-    found, progress = {}, Progress(sum(len(lengths) for *_, lengths in cases))
+    found = {}
     for size, depth, lengths in cases:
         rows = found[size, depth] = {method: {} for method in METHODS}
         for length in lengths:
             for method in METHODS:
                 rows[method][length] = seconds(size, depth, length, method)
-            progress(f"{size}, {depth} layers, length {length}")
     return found
 
 
@@ -109,7 +108,7 @@ def measure_time(quick):
 def measure_errors(quick):
     """Return {scale: {method: relative error after every layer}}."""
     size, length, n_layers = ("small", 128, 2) if quick else ("regular", 1024, 12)
-    found, progress = {}, Progress(len(SCALES) * len(ERRORS))
+    found = {}
     torch.manual_seed(1)
     start = torch.randn(1, length, SIZES[size][1])
     for scale in SCALES:
@@ -123,7 +122,6 @@ def measure_errors(quick):
                 rows = layer(rows, attend)
                 errors.append(((rows - truth).norm() / (truth - start).norm()).item())
             found[scale][name] = errors
-            progress(f"scale {scale}: {name}")
     return found
 
 

@@ -13,29 +13,25 @@ A seed sets the split and the draw of the features, so that standard errors hold
 The paper (Likhosherstov et al., 2022, appendix 9.10.2) keeps one split and averages over 50 draws
 on it before it chooses sigma: its standard errors hold the draws alone.
 
-Finished seeds are kept in one file for each set and method, and are not computed again; delete the
-folder after a change of the library. The table and the plot show what the command line asked for.
+The table and the plot show what the command line asked for.
 """
 
 import math
-import time
+import sys
 import warnings
 from functools import lru_cache
-from pathlib import Path
 
 import _common
 import _uci_published
 import matplotlib.pyplot as plt
 import numpy as np
 from _common import (
-    Cache,
     describe,
     markdown,
     names,
     positive,
     save_figure,
     save_report,
-    show,
     summarize,
 )
 from _uci_published import PUBLISHED, PUBLISHED_SEEDS, SETS
@@ -197,37 +193,18 @@ def measure(name, method, seed):
     return {"validation": validation, "test": test}
 
 
-def cache_of(folder, name, method):
-    """Return the finished seeds of one set and one method."""
-    header = {
-        "method": repr(METHODS[method]),
-        "n_components": N_COMPONENTS,
-        "sigmas": SIGMAS.tolist(),
-    }
-    return Cache(folder / f"{name}_{method.replace(' ', '-')}.json", header, "seeds")
-
-
-def measure_all(methods, sets, n_seeds, folder):
+def measure_all(methods, sets, n_seeds):
     """Return {(method, set): {"validation": ..., "test": ...}}, percentages (n_seeds, n_sigmas)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
-    n_steps = len(methods) * len(sets) * n_seeds
     found = {}
-    for i, method in enumerate(methods):
-        for j, name in enumerate(sets):
-            cache = cache_of(folder, name, method)
-            for seed in range(n_seeds):
-                if seed not in cache:
-                    cache[seed] = measure(name, method, seed)
-                step = (i * len(sets) + j) * n_seeds + seed + 1
-                show(f"{step}/{n_steps} {time.monotonic() - started:.0f} s: {method}, {name}")
-            records = [cache[seed] for seed in range(n_seeds)]
+    for method in methods:
+        for name in sets:
+            records = [measure(name, method, seed) for seed in range(n_seeds)]
             found[method, name] = {
                 part: 100 * np.array([record[part] for record in records])
                 for part in ("validation", "test")
             }
             result = summarize(at_chosen_sigma(found[method, name]))
-            show(f"{method}, {name}: {describe(*result)} ({time.monotonic() - started:.0f} s)\n")
+            print(f"{method}, {name}: {describe(*result)}", file=sys.stderr, flush=True)
     return found
 
 
@@ -237,18 +214,15 @@ def at_chosen_sigma(record):
     return record["test"][np.arange(len(chosen)), chosen]
 
 
-def oscillates(name, n_seeds, folder):
+def oscillates(name, n_seeds):
     """Return where generalized features are fitted as oscillating ones, (n_seeds, n_sigmas)."""
     feature_map = GeneralizedExponentialRF(2)
-    header = {"method": repr(feature_map), "sigmas": SIGMAS.tolist()}
-    cache = Cache(folder / f"{name}_oscillates.json", header, "seeds")
+    found = []
     for seed in range(n_seeds):
-        if seed not in cache:
-            rows = split(name, seed)[0][0]
-            fitted = [with_sigma(feature_map, sigma, seed).fit(rows) for sigma in SIGMAS]
-            cache[seed] = [int(one.s_) == -1 for one in fitted]
-            show(f"{name}, sign of seed {seed}")
-    return np.array([cache[seed] for seed in range(n_seeds)])
+        rows = split(name, seed)[0][0]
+        fitted = [with_sigma(feature_map, sigma, seed).fit(rows) for sigma in SIGMAS]
+        found.append([int(one.s_) == -1 for one in fitted])
+    return np.array(found)
 
 
 def with_average(results):
@@ -294,7 +268,7 @@ the standard errors (table 3 over the root of {PUBLISHED_SEEDS}) lack the luck o
 
 
 def landmarks(accuracies, methods, sets):
-    """Return Markdown: what scaling gains on the same splits, and what the features are."""
+    """Return Markdown: what scaling gains on the same splits."""
     rows = [("scaling gains", *sets, "average")]
     for method in methods:
         if SCALED + method in methods:
@@ -303,22 +277,12 @@ def landmarks(accuracies, methods, sets):
             rows.append((method, *(describe(*gain) for gain in gains)))
     if len(rows) == 1:
         return ""
-    known = [(name, METHODS[name]) for name in methods if hasattr(METHODS[name], "is_unbiased")]
-    facts = [
-        (name, *("yes" if is_so else "no" for is_so in (own.is_positive, own.is_unbiased)))
-        for name, own in known
-    ]
     return f"""
 ## What RelevanceScaler gains
 
 Differences of accuracies on the same splits, in points.
 
 {markdown(rows)}
-
-Which features are positive, and which estimates unbiased, scaled or not (scikit-learn's Nystroem is
-neither):
-
-{markdown([("method", "positive", "unbiased"), *facts])}
 """
 
 
@@ -368,12 +332,10 @@ def parse_arguments():
     parser.add_argument("--seeds", type=positive, help="number of seeds (50)")
     parser.add_argument("--methods", type=names(METHODS), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--sets", type=names(SETS), help=f"of {', '.join(SETS)}")
-    parser.add_argument("--cache", type=Path, help="folder of finished seeds (in --results)")
     arguments = parser.parse_args()
     arguments.seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else 50)
     arguments.sets = arguments.sets or (QUICK_SETS if arguments.quick else SETS)
     arguments.methods = arguments.methods or tuple(METHODS)
-    arguments.cache = arguments.cache or arguments.results / "uci_accuracy_cache"
     return arguments
 
 
@@ -381,7 +343,7 @@ def main():
     """Run what the command line asks for."""
     arguments = parse_arguments()
     methods, sets, n_seeds = arguments.methods, arguments.sets, arguments.seeds
-    found = measure_all(methods, sets, n_seeds, arguments.cache)
+    found = measure_all(methods, sets, n_seeds)
     accuracies = {key: at_chosen_sigma(record) for key, record in found.items()}
     # A quick run does not write over the results of a full one.
     stem = "uci_accuracy_quick" if arguments.quick else "uci_accuracy"
@@ -393,7 +355,7 @@ def main():
             for name in sets
         }
         n_tests = {name: len(parts_of(name, 0)[2]) for name in sets}
-        is_constant = {name: oscillates(name, n_seeds, arguments.cache) for name in sets}
+        is_constant = {name: oscillates(name, n_seeds) for name in sets}
         text += _uci_published.report(found, at_chosen_sigma, shares, n_tests, is_constant, methods)
     for name, panels in ((stem, ["average"]), (f"{stem}_sets", [*sets])):
         figure = plot(accuracies, methods, sets, panels)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _common import COLOURS, Progress, markdown, parser, save_figure, save_report
+from _common import COLOURS, markdown, parser, save_figure, save_report
 
 from skrf import AdaptiveRF, HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
 
@@ -138,7 +138,7 @@ def main():
     options = parser(__doc__).parse_args()
     learned_parts = learned_rows(options.quick)
     seeds = 1 if options.quick else SEEDS
-    progress, found = Progress(len(LENGTHS) * len(MAPS) * len(SIZES)), {}
+    found = {}
     for length in LENGTHS:
         data, references = shrunk(*learned_parts, length)
         found[length] = {name: {} for name in MAPS}, references
@@ -146,7 +146,6 @@ def main():
             for m in SIZES:
                 results = [measured(make, m, seed, data) for seed in range(seeds)]
                 found[length][0][name][m] = np.mean(results, axis=0)
-                progress(f"length {length:g}: {name}, {m}")
     stem = "word_softmax" + ("_quick" if options.quick else "")
     docs = options.docs and not options.quick
     save_figure(plot(found), options.results, stem, docs=docs, dpi=80)
