@@ -1,24 +1,38 @@
-"""Measure the error of attention with features on queries, keys and values of trained models.
+"""Measure the error of attention with features: on trained models, and on inputs with clusters.
 
-    SKRF_ATTENTION_DIR=path/to/folder python benchmarks/real_heads.py
+    SKRF_ATTENTION_DIR=path/to/folder python benchmarks/attention_errors.py
+    python benchmarks/attention_errors.py --clusters
 
 The folder holds minilm_a.npz, minilm_b.npz (bidirectional), smollm2_a.npz and smollm2_b.npz
 (causal), each with arrays q, k and v of shape (layers, heads, length, width). Operators are fitted
 to text a, or where they are bidirectional also to the sequence itself, and measured on text b.
 Prints the relative error of the output in the mean over layers, beside the mean of the values, and
 an exact window with as many keys as there are features, and CPU seconds of a call for all heads.
+
+`--clusters` compares clustered hybrid features with optimal positive ones of as many columns, on
+queries and keys around 2 or 4 centres at a distance from 0; beside them stands the clustered map
+with plain positive features (rho = 1) in all its blocks. Means over seeds.
 """
 
+import argparse
+import itertools
 import os
 import time
 import warnings
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
-from skrf import AdaptiveRF, ClusterQuantizer, OptimalPositiveRF
+from skrf import AdaptiveRF, ClusterQuantizer, HybridRF, OptimalPositiveRF
 from skrf.attention import ApproxKernelAttention, exact_attention
 from skrf.exceptions import FeatureCollapseWarning
+from skrf.features import _clustered
+
+LENGTH, WIDTH = 1024, 32
+COLUMNS = 256  # per cluster
+SETTINGS = list(itertools.product((2, 4), (2.0, 4.0), (0.3, 0.5, 0.7)))
+N_SEEDS = 20
 
 MAPS = {
     "OptimalPositiveRF": OptimalPositiveRF,
@@ -73,8 +87,51 @@ def methods(causal):
     return found
 
 
+def inputs(n_clusters, distance, width, rng):
+    """Return queries, keys and values."""
+    sides = []
+    for _ in range(2):
+        centers = rng.normal(size=(n_clusters, WIDTH))
+        centers *= distance / np.linalg.norm(centers, axis=1, keepdims=True)
+        chosen = centers[rng.integers(n_clusters, size=LENGTH)]
+        sides.append(chosen + width * rng.normal(size=(LENGTH, WIDTH)))
+    return *sides, rng.normal(size=(LENGTH, WIDTH))
+
+
+def clustered_errors(setting, seed):
+    """Return the errors of the clustered map, the optimal map, rho = 1 and the mean."""
+    n_clusters, rng = setting[0], np.random.default_rng(seed)
+    q, k, v = inputs(*setting, rng)
+    exact = exact_attention(q, k, v)
+    clustered = HybridRF(
+        COLUMNS * n_clusters, coefficients="clustered", n_clusters=n_clusters, random_state=seed
+    )
+    optimal = OptimalPositiveRF(COLUMNS * n_clusters, random_state=seed)
+    outs = [ApproxKernelAttention(own)(q, k, v) for own in (clustered, optimal)]
+    with patch.object(_clustered, "optimal_rho", lambda *_: 1.0):
+        outs.append(ApproxKernelAttention(clustered)(q, k, v))
+    size = np.linalg.norm(exact)
+    return [np.linalg.norm(out - exact) / size for out in (*outs, v.mean(axis=0))]
+
+
+def clusters():
+    """Print the errors of clustered maps in all settings."""
+    names = "clusters", "distance", "width", "clustered", "optimal", "rho = 1", "mean", "ratio"
+    print("".join(f"{name:>10}" for name in names))
+    for setting in SETTINGS:
+        runs = [clustered_errors(setting, seed) for seed in range(N_SEEDS)]
+        found = np.mean(runs, axis=0)
+        cells = *setting, *(f"{x:.3f}" for x in found), f"{found[0] / found[1]:.2f}"
+        print("".join(f"{cell:>10}" for cell in cells), flush=True)
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clusters", action="store_true")
+    is_clusters = parser.parse_args().clusters
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # the error is what is asked for
+    if is_clusters:
+        return clusters()
     folder = Path(os.environ["SKRF_ATTENTION_DIR"])
     for model, causal in (("minilm", False), ("smollm2", True)):
         others, texts = (load(folder, f"{model}_{text}") for text in "ab")
