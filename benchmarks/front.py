@@ -43,7 +43,7 @@ def votes():
     for _, row in table.iterrows():
         gap = f"{row['gap']:.3f} ± {row['gap_se']:.3f}" if row["gap_se"] else ""
         cells = [row["model"], f"{row['log loss']:.3f}", gap, f"{row['accuracy']:.1f}"]
-        lines.append([*cells, f"{row['seconds']:.1f}"])
+        lines.append([*cells, f"{row['seconds']:.2f}"])
     own = door("cars").set_index("model")
     name = "KernelMachineRegressor"
     others = own.drop(name).sort_values("R2", ascending=False)
