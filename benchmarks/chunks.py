@@ -1,23 +1,20 @@
-"""Measure memory and time of losses in chunks, and of streams, in torch.
+"""Measure memory and time of losses in chunks, in torch.
 
     python benchmarks/chunks.py
 
 A causal model of two layers (width 64, 4 heads, 64 features) on 4 sequences of random tokens.
 Memory is the largest sum of bytes of living tensors, without parameters, counted at every
-operation. Ratios are to the same work at 1,024 tokens, and to the whole sequence at once; of a
-stream, to its token 1,024, and to a plain recurrence of the same features. A second table has the
-size of a chunk, beside activation checkpointing of layers, and how far gradients are from those of
-the whole, relative to their norm.
+operation. Ratios are to the same work at 1,024 tokens, and to the whole sequence at once. A second
+table has the size of a chunk, beside activation checkpointing of layers, and how far gradients are
+from those of the whole, relative to their norm.
 """
 
 import argparse
 import time
 import weakref
 
-import array_api_compat.torch as xp
 import torch
 from matplotlib.figure import Figure
-from speed import Recurrence
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -176,29 +173,6 @@ def measure_chunk_sizes(length):
         )
 
 
-def measure_steps(most):
-    """Time of a token far into a stream against an early one, and against a recurrence."""
-    heads, width, features, n = 8, 64, 256, 64
-    attend = RandomFeatureAttention(OptimalPositiveRF(features), is_causal=True, random_state=0)
-    recurrence = Recurrence(xp, heads, width, features)
-    tokens, state = torch.randn(3, n, heads, width) / 2, attend.init_state()
-    times, plain = [], []
-    with torch.no_grad():
-        for number in range(most):
-            q, k, v = tokens[:, number % n]
-            start = time.perf_counter()
-            _, state = attend.step(*(part[None, :, None] for part in (q, k, v)), state)
-            times.append(time.perf_counter() - start)
-            if number < 2000:
-                start = time.perf_counter()
-                recurrence.step(q, k, v)
-                plain.append(time.perf_counter() - start)
-    early, late = (torch.tensor(times[at - 500 : at]).median() for at in (1024, most))
-    plain = torch.tensor(plain).median()
-    print(f"token {most:,} / token 1,024: {late / early:.2f}")
-    print(f"a step / a plain recurrence: {early / plain:.2f} ({1e6 * early:.0f} us)")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--most", type=int, default=65_536, help="tokens of the longest sequence")
@@ -208,7 +182,6 @@ def main():
     measure_chunk_sizes(min(arguments.most, 16_384))
     if arguments.plot:
         plot(rows, arguments.plot)
-    measure_steps(arguments.most)
 
 
 if __name__ == "__main__":

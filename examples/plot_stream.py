@@ -65,18 +65,6 @@ for name, model in fitted.items():
     others.append((model, clone(model).fit_batches(in_batches(by_digit))))
     print(f"{name:18s} accuracy of fit_batches {others[-1][1].score(X_test, y_test):.3f}")
 
-# %%
-# `skrf.dask.fit` does the same for the chunks of a Dask collection, on any number of machines.
-
-try:
-    import dask.array as da
-
-    import skrf.dask
-except ImportError:
-    print("Dask is not installed: pip install 'scikit-random-features[dask]'")
-else:
-    chunks = da.from_array(X, chunks=(200, 64)), da.from_array(y, chunks=200)
-    others += [(model, skrf.dask.fit(model, *chunks)) for model in fitted.values()]
 differences = [
     abs(other.decision_function(X_test) - model.decision_function(X_test)).max()
     for model, other in others
@@ -84,9 +72,9 @@ differences = [
 print(f"largest difference from fit: {max(differences):.0e}")
 
 # %%
-# Dashed lines show ``fit``, ``fit_batches`` and Dask. Ridge regression reaches its line with either
-# stream. Kernel regression stays below its line, because its projections are placed near the
-# first 400 images.
+# Dashed lines show ``fit`` and ``fit_batches``; `skrf.dask.fit` gives the same. Ridge regression
+# reaches its line with either stream. Kernel regression stays below its line, because its
+# projections are placed near the first 400 images.
 
 figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
 looks = (("C0", "o-"), ("0.5", "^-"), ("C1", "s-"))
