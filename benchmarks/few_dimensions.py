@@ -1,24 +1,19 @@
 """Features of few columns against the exact Gaussian process: means, standard deviations, kernels.
 
-    python benchmarks/few_dimensions.py [--only table,far,axes,matern,speed]
+    python benchmarks/few_dimensions.py [--only table,far,matern]
 
 The table has rows that are uniform in a box of so many length scales, targets that are a draw of
 the process with noise of standard deviation 0.1, and predictions at other rows of the box: mean
 absolute difference from the means of the exact process, and mean relative difference from its
-standard deviations without the noise. `far` has rows up to 50 length scales outside of the box,
-`axes` a box of unequal sides, `matern` the Matern kernels beside eigenfunctions of the Laplacian on
-a box (Riutort-Mayol and others, 2023), and `speed` ridge regression on a million rows beside
-scikit-learn's RBFSampler and Ridge.
+standard deviations without the noise. `far` has rows up to 50 length scales outside of the box, and
+`matern` the Matern kernels beside eigenfunctions of the Laplacian on a box (Riutort-Mayol and
+others, 2023).
 """
 
 import argparse
-import time
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from sklearn.kernel_approximation import RBFSampler
-from sklearn.linear_model import Ridge
-from sklearn.pipeline import make_pipeline
 
 from skrf import ApproxKernelRidge, QuadratureFourierFeatures, RFFSampler
 from skrf.features.spectra import SPECTRA
@@ -113,15 +108,6 @@ def far():
         )
 
 
-def axes():
-    """Errors in a box of unequal sides, with its extents and with the largest for all columns."""
-    sides = [20, 2, 2]
-    boxes = {"own extents": [[0, side] for side in sides], "the largest": [[0, 20]] * 3}
-    for name, box in boxes.items():
-        make = lattice(1000, margin=0.0, box=box)
-        print(f"box (20, 2, 2), {name}: mean {errors(make, sides)[0]:.1e}")
-
-
 class Eigenfunctions:
     """Eigenfunctions of the Laplacian on a box 1.5 times as large, with spectral weights."""
 
@@ -156,25 +142,7 @@ def matern():
             print(f"{kernel}, {d}, {n_columns}, {size} | {ours:.1e} | {bound:.1e} | {theirs:.1e}")
 
 
-def speed():
-    """Seconds of ridge regression on a million rows."""
-    rng = np.random.default_rng(0)
-    for d, n_columns in ((1, 128), (2, 512)):
-        X = 10 * rng.random((1_000_000, d))
-        y = np.sin(X).sum(axis=1) + NOISE * rng.normal(size=len(X))
-        sampler = RBFSampler(gamma=0.5, n_components=n_columns, random_state=0)
-        models = {
-            "ours": ApproxKernelRidge(lattice(n_columns)(0), alpha=NOISE**2),
-            "RBFSampler and Ridge": make_pipeline(sampler, Ridge(NOISE**2)),
-        }
-        for name, model in models.items():
-            start = time.perf_counter()
-            model.fit(X, y)
-            seconds = time.perf_counter() - start
-            print(f"1,000,000 x {d}, {n_columns} columns, {name}: {seconds:.2f} s", flush=True)
-
-
-PARTS = {"table": table, "far": far, "axes": axes, "matern": matern, "speed": speed}
+PARTS = {"table": table, "far": far, "matern": matern}
 
 
 def main():
