@@ -24,7 +24,7 @@ MAPS = {  # and when to choose each of them
     "ClusterNystroem": "accuracy for few components",
     "ClusterQuantizer": "probabilities, no negative sums",
     "AdaptiveRF": "unbiased, no negative sums",
-    "OptimalPositiveRF": "the same, from batches",
+    "OptimalPositiveRF": "no negative sums, from batches",
     "RFFSampler": "you want to bound the error",
     "Nystroem": "",
     "RBFSampler": "",
@@ -64,12 +64,15 @@ def rows():
     errors, seconds, own = table["error"], table["seconds"], "kernel machine"
     best = errors.idxmin(axis=1)
     leads, last = best.index[best == own], best.index[-1]
-    behind = [f"{errors[own][n]:.3f} for {errors[best[n]][n]:.3f}" for n in best.index[best != own]]
+    late = best.index[best != own]
+    theirs, ours = (
+        " and ".join(f"{errors[name][n]:.3f}" for n in late) for name in (best[last], own)
+    )
     text = f"""\
 **Where it stops.** On prices of diamonds the kernel machine has the smallest error up to
-{leads[-1]:,} rows; at 10,000 and {last:,}, {best[last]} has it ({", ".join(behind)}), and a fit to
-{last:,} takes {seconds[own][last]:.0f} CPU seconds instead of {seconds[best[last]][last]:.0f}
-({other_seconds(seconds, last)}).""".replace("\n", " ")
+{leads[-1]:,} rows. At {" and ".join(f"{n:,}" for n in late)} {best[last]} is ahead ({theirs}; the
+kernel machine {ours}), and a fit to {last:,} rows takes {seconds[own][last]:.0f} CPU seconds
+instead of {seconds[best[last]][last]:.0f} ({other_seconds(seconds, last)}).""".replace("\n", " ")
     sets, _, wins = tables()[1].partition(" classification sets")
     wins = wins.partition("CPU time of search and fit. ")[2]
     return [], f"{text} On {sets.split()[-1]} sets of at most {ROWS:,} rows, t{wins[1:]}"

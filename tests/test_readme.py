@@ -47,8 +47,9 @@ PUBLIC_CLASSES = sorted(set(skrf.__all__) - set(skrf._SUBMODULES))
 def test_block_runs_on_its_own(path, line, code, tmp_path, monkeypatch):
     """Every block can be copied alone, and states in an assertion what it promises."""
     assert re.search(r"^ *assert ", code, re.MULTILINE), "a block without an assertion"
-    for name in ("dask", "hmmlearn", "pandas", "performer_pytorch", "statsmodels", "torch"):
-        sign = rf"^(import|from) {name}" + ("|as_frame=True" if name == "pandas" else "")
+    signs = {"pandas": "|as_frame=True", "PIL": "|load_sample_image"}
+    for name in ("dask", "hmmlearn", "pandas", "performer_pytorch", "PIL", "statsmodels", "torch"):
+        sign = rf"^(import|from) {name}" + signs.get(name, "")
         if re.search(sign, code, re.MULTILINE):
             pytest.importorskip(name, reason=f"{name} is not installed")
     monkeypatch.chdir(tmp_path)
