@@ -240,7 +240,7 @@ def rows(seeds):
         ),
         "tuned LightGBM": _tables.TunedLightGBM(True, 0),
     }
-    found = []
+    results = []
     for size in SIZES:
         for name, model in models.items():
             for seed in range(seeds):
@@ -251,22 +251,22 @@ def rows(seeds):
                 model.fit(X.iloc[train], y[train])
                 seconds = time.process_time() - start
                 error = np.sqrt(np.mean((model.predict(X.iloc[test]) - y[test]) ** 2))
-                found.append([name, size, seed, round(error, 5), round(seconds, 2)])
-                print(*found[-1], flush=True)
+                results.append([name, size, seed, round(error, 5), round(seconds, 2)])
+                print(*results[-1], flush=True)
     head = ["model", "rows", "split", "error", "seconds"]
-    plot_rows(pd.DataFrame(found, columns=head))
-    return head, found
+    plot_rows(pd.DataFrame(results, columns=head))
+    return head, results
 
 
 def plot_rows(table):
     """Draw errors and seconds against the training rows, with the range over splits."""
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for (name, own), colour, marker in zip(
+    for (name, runs), colour, marker in zip(
         table.groupby("model", sort=False), COLOURS, "os^", strict=False
     ):
         for axes, column in ((left, "error"), (right, "seconds")):
-            groups = own.groupby("rows")[column]
+            groups = runs.groupby("rows")[column]
             axes.plot(groups.mean(), color=colour, marker=marker, label=name)
             axes.fill_between(
                 groups.mean().index, groups.min(), groups.max(), color=colour, alpha=0.2
@@ -287,14 +287,14 @@ def plot_rows(table):
 def transport_maps(size, seed, gamma=20.0):
     """Return {name: features of the kernel exp(-gamma |x - y|^2)}."""
     sigma = np.sqrt(2 * gamma)
-    own = {"sigma": sigma, "random_state": seed}
+    parameters = {"sigma": sigma, "random_state": seed}
     return {
         "RBFSampler": RBFSampler(gamma=gamma, n_components=size, random_state=seed),
         "Nystroem": Nystroem(gamma=gamma, n_components=size, random_state=seed),
-        "RFFSampler": skrf.RFFSampler(size, **own),
-        "OptimalPositiveRF": skrf.OptimalPositiveRF(size, **own),
-        "AdaptiveRF": skrf.AdaptiveRF(size, **own),
-        "ClusterQuantizer": skrf.ClusterQuantizer(size, **own),
+        "RFFSampler": skrf.RFFSampler(size, **parameters),
+        "OptimalPositiveRF": skrf.OptimalPositiveRF(size, **parameters),
+        "AdaptiveRF": skrf.AdaptiveRF(size, **parameters),
+        "ClusterQuantizer": skrf.ClusterQuantizer(size, **parameters),
     }
 
 
@@ -333,17 +333,15 @@ def transport(seeds, is_demo=False, gamma=20.0):
     table = [["exact kernel", "", len(Y), "", 0.0, round(time.process_time() - start, 1)]]
     pictures = {"photograph": photos[0], "colours of": photos[1]}
     pairs = np.random.default_rng(0).integers(len(X), size=(2, 2000))
-    kept = {"RBFSampler", "OptimalPositiveRF"} | (set() if is_demo else set(transport_maps(1, 0)))
+    in_pictures = "RBFSampler", "OptimalPositiveRF"
     for seed in range(seeds):
         for name, features in transport_maps(size, seed, gamma).items():
-            if name not in kept:
+            if is_demo and name not in in_pictures:
                 continue
             start = time.process_time()
             features.fit(np.vstack([X, Y]))
-            F, G = (
-                features.transform(X),
-                getattr(features, "transform_keys", features.transform)(Y).T,
-            )
+            F = features.transform(X)
+            G = getattr(features, "transform_keys", features.transform)(Y).T
             v, broke = sinkhorn(F, G)
             colours = transported(F, G, v, Y)
             seconds = round(time.process_time() - start, 1)
@@ -355,7 +353,7 @@ def transport(seeds, is_demo=False, gamma=20.0):
                 f"{name:18} kernel {relative}, broke in round {broke or 'none'}, colours {error}",
                 flush=True,
             )
-            if seed == 0 and name in ("RBFSampler", "OptimalPositiveRF"):
+            if seed == 0 and name in in_pictures:
                 F = features.transform(photos[0].reshape(-1, 3))
                 pictures[name] = transported(F, G, v, Y).reshape(photos[0].shape)
     if gamma == 20:
@@ -396,20 +394,20 @@ def maps(seeds):
                 results.setdefault(label, []).append(compare_map(features, split))
         print(
             name,
-            {label: np.round(found[-1], 3).tolist() for label, found in results.items()},
+            {label: np.round(values[-1], 3).tolist() for label, values in results.items()},
             flush=True,
         )
     head = ["map", "logistic accuracy", "logistic loss", "seconds"]
     head += ["regression accuracy", "regression loss"]
-    return head, [[name, *np.mean(found, axis=0).round(4)] for name, found in results.items()]
+    return head, [[name, *np.mean(values, axis=0).round(4)] for name, values in results.items()]
 
 
 def feature_maps(seed):
     """Return {name: map} with 32 components."""
-    own = {"n_components": N_COMPONENTS, "random_state": seed}
+    parameters = {"n_components": N_COMPONENTS, "random_state": seed}
     kinds = skrf.RFFSampler, skrf.OptimalPositiveRF, skrf.AdaptiveRF
     kinds += skrf.ClusterQuantizer, skrf.ClusterNystroem
-    return {kind.__name__: kind(**own) for kind in (RBFSampler, Nystroem, *kinds)}
+    return {kind.__name__: kind(**parameters) for kind in (RBFSampler, Nystroem, *kinds)}
 
 
 def compare_map(features, split):
@@ -438,8 +436,8 @@ def compare_map(features, split):
 def loss_of(P, classes, y):
     """Return the log loss; classes without training rows count as probabilities of 1e-6."""
     at = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    own = np.where(classes[at] == y, P[np.arange(len(y)), at], 0)
-    return -np.mean(np.log(np.maximum(own, 1e-6)))
+    probabilities = np.where(classes[at] == y, P[np.arange(len(y)), at], 0)
+    return -np.mean(np.log(np.maximum(probabilities, 1e-6)))
 
 
 # ---------------------------------------------------------------- running

@@ -44,10 +44,10 @@ def votes():
         gap = f"{row['gap']:.3f} ± {row['gap_se']:.3f}" if row["gap_se"] else ""
         cells = [row["model"], f"{row['log loss']:.3f}", gap, f"{row['accuracy']:.1f}"]
         lines.append([*cells, f"{row['seconds']:.2f}"])
-    own = door("cars").set_index("model")
+    cars = door("cars").set_index("model")
     name = "KernelMachineRegressor"
-    others = own.drop(name).sort_values("R2", ascending=False)
-    r2, coverage = own["R2"][name], own["coverage"][name]
+    others = cars.drop(name).sort_values("R2", ascending=False)
+    r2, coverage = cars["R2"][name], cars["coverage"][name]
     peers = "; ".join(f"{other} {value:.3f}" for other, value in others["R2"].items())
     text = f"""\
 Five shuffled folds, three times; CPU seconds of a fit; the accuracy is a tie with LightGBM. People
@@ -61,17 +61,17 @@ given both distances. On cars with text and gaps (`vega_datasets`), R2 is {r2:.3
 def rows():
     """Return no lines, and sentences about where the kernel machine stops to be better."""
     table = door("rows").pivot_table(["error", "seconds"], "rows", "model")
-    errors, seconds, own = table["error"], table["seconds"], "kernel machine"
+    errors, seconds, machine = table["error"], table["seconds"], "kernel machine"
     best = errors.idxmin(axis=1)
-    leads, last = best.index[best == own], best.index[-1]
-    late = best.index[best != own]
+    leads, last = best.index[best == machine], best.index[-1]
+    late = best.index[best != machine]
     theirs, ours = (
-        " and ".join(f"{errors[name][n]:.3f}" for n in late) for name in (best[last], own)
+        " and ".join(f"{errors[name][n]:.3f}" for n in late) for name in (best[last], machine)
     )
     text = f"""\
 **Where it stops.** On prices of diamonds the kernel machine has the smallest error up to
 {leads[-1]:,} rows. At {" and ".join(f"{n:,}" for n in late)} {best[last]} is ahead ({theirs}; the
-kernel machine {ours}), and a fit to {last:,} rows takes {seconds[own][last]:.0f} CPU seconds
+kernel machine {ours}), and a fit to {last:,} rows takes {seconds[machine][last]:.0f} CPU seconds
 instead of {seconds[best[last]][last]:.0f} ({other_seconds(seconds, last)}).""".replace("\n", " ")
     sets, _, wins = tables()[1].partition(" classification sets")
     wins = wins.partition("CPU time of search and fit. ")[2]
@@ -88,11 +88,11 @@ def transport():
     table = door("transport")
     lines = [["features", "sum not positive in round", "error of colours", "CPU s"]]
     exact, features = table[table["seed"].isna()].iloc[0], table[table["seed"].notna()]
-    for name, own in features.groupby("features", sort=False):
-        rounds = sorted({int(number) for number in own["broke in round"].dropna()})
+    for name, draws in features.groupby("features", sort=False):
+        rounds = sorted({int(number) for number in draws["broke in round"].dropna()})
         broke = "–".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else "never"
-        error = "" if rounds else f"{own['error'].mean():.4f}"
-        lines.append([name, broke, error, f"{own['seconds'].mean():.1f}"])
+        error = "" if rounds else f"{draws['error'].mean():.4f}"
+        lines.append([name, broke, error, f"{draws['seconds'].mean():.1f}"])
     lines.append(["exact kernel", "never", "0", f"{exact['seconds']:.1f}"])
     size = int(features["components"].iloc[0])
     text = f"{size:,} components, three draws. Kernel and size matter: with half of this gamma"
