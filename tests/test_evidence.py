@@ -210,7 +210,10 @@ def test_fit_learns_from_paths_with_hidden_states():
             r"unary\[1\]\[0\] must",
         ),
         (lambda chain: chain.sample(unary=[]), "unary must hold"),
-        (lambda chain: chain.decode(unary=[UNARIES[0], []]), r"unary\[1\]: a chain needs"),
+        (
+            lambda chain: chain.decode(unary=[UNARIES[0], []]),
+            r"unary\[1\] must hold the log potentials",
+        ),
         (lambda chain: chain.log_prob([[0, 1]], unary=UNARIES), "paths must be of the lengths of"),
         (lambda chain: chain.log_prob([0, 1], unary=UNARIES[0]), "paths must be of 3 variables"),
         (lambda chain: chain.edge_marginals(unary=UNARIES), "two variables or more"),

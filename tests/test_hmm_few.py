@@ -9,12 +9,13 @@ from skrf import OptimalPositiveRF, _kernels
 from skrf._kernels import plain
 from skrf.graphical import KernelHMM, _learning, _rank_space, _recursions
 from skrf.graphical._few import FewStates, joined, loops_pay
+from skrf.graphical._potentials import Dense
 
 cpu = _kernels._cpu()
 
 
 def few_states(logs, start):
-    return FewStates(np.exp(logs), start, lambda: logs)
+    return FewStates(np.exp(logs), start, Dense(logs))
 
 
 def forward(logs, start, rows):

@@ -349,13 +349,8 @@ def test_graphical_models_that_cannot_be_held_are_refused(small):
         (ChainMRF(X, **huge).log_partition, [5], [f"n_components={HUGE}"]),
         (TreeMRF([(0, 1)], X, **huge).log_partition, [], [f"n_components={HUGE}"]),
         (KernelHMM(X, X[:5], **huge).score, [Y], [f"n_components={HUGE}"]),
-        # Features of states, products of features, pairs of states.
+        # Features of states, pairs of states.
         (ChainMRF(states, feature_map=wide).log_partition, [5], ["=2048 of OptimalPositiveRF"]),
-        (
-            ChainMRF(X, X, feature_map=OptimalPositiveRF(4096)).log_partition,
-            [5],
-            ["feature_map with 4096 columns", "256 MiB"],
-        ),
         (exact.score, [Y], ["feature_map='exact' of 9000000 pairs of states"]),
         # Lengths, and numbers of states.
         (chain.marginals, [HUGE], [f"length={HUGE}"]),

@@ -17,7 +17,15 @@ from functools import cached_property
 import numpy as np
 
 from .._sums import LogMatrix, exp_max_one, finite, log_product, log_sum_exp
-from ._potentials import LowRank, Potential, draw_rows, log_features, of_total, pull_back
+from ._potentials import (
+    LowRank,
+    Potential,
+    draw_rows,
+    log_features,
+    of_total,
+    pull_back,
+    representatives,
+)
 
 _N_SUMS, _N_HEAVY = 200, 100  # states whose sums are exact, and those of them that weigh most
 _ROUNDS, _WEIGHINGS, _STEPS = 9, 5, 2  # of the factor, of these with new weights by messages
@@ -25,7 +33,6 @@ _MOST = np.log(5.0)  # change of the factor's logarithm in a round
 _LEAST_SLOPE = 0.1  # of the sums' logarithms in that of the factor, so that steps stay small
 _MARGIN = 1e-9  # share of an exact potential that a remainder must exceed
 _NEGLIGIBLE = 1e-16
-_REPEATS = 4e-15  # change of a message, relative to its logarithms, that is rounding
 
 
 def corrected(maps, embeddings):
@@ -44,7 +51,7 @@ def _log_factor(potential):
                 weights = potential.sums(weights)[0]
                 weights = weights - finite(weights.max())
             order = np.argsort(-weights, kind="stable")
-        change = _log_change(potential, weights, *_sampled(order))
+        change = _log_change(potential, weights, *_representatives(order))
         # Pairs that are exact or capped do not follow the factor: where weights stay, steps are
         # those of secants.
         if number > _WEIGHINGS and factor != before[0]:
@@ -55,15 +62,12 @@ def _log_factor(potential):
     return factor
 
 
-def _sampled(order):
-    """Return the first states of an order and some of the others, and how many each counts for."""
+def _representatives(order):
+    """Return the first states of an order and some of the others, and logs of what they count."""
     n_heavy = min(_N_HEAVY, len(order))
     n_light = min(_N_SUMS - _N_HEAVY, len(order) - n_heavy)
-    heavy, light = order[:n_heavy], order[n_heavy:]
-    each = len(light) / max(n_light, 1)
-    evenly = light[((np.arange(n_light) + 0.5) * each).astype(int)]
-    logs = np.repeat([0.0, np.log(max(each, 1.0))], [n_heavy, n_light])
-    return np.concatenate([heavy, evenly]), logs
+    states, each = representatives(order, n_heavy, n_light)
+    return states, np.repeat([0.0, np.log(max(each, 1.0))], [n_heavy, n_light])
 
 
 def _log_change(potential, weights, states, log_counts):
@@ -176,20 +180,6 @@ class Corrected(Potential):
         feature = np.minimum(way, len(features) - 1)
         drawn = draw_rows(self.capped.sides[1].turned.logs[feature] + logs, rng)
         return np.where(way < len(features), drawn, left)
-
-    def log_paths(self, length):
-        """Return the log sum over the paths of a chain of more than one variable."""
-        logs, total = np.zeros(self.shape[0]), 0.0
-        for done in range(1, length):
-            before, (logs, _) = logs, self.sums(logs)
-            growth = logs.max()
-            logs = logs - growth
-            total += growth
-            room = _REPEATS * (1 + np.abs(growth) + np.abs(logs))
-            if done > 1 and (np.abs(logs - before) <= room).all():
-                total += (length - 1 - done) * growth
-                break
-        return float(total + log_sum_exp(logs))
 
     # ---------------------------------------------------------------- counts, for gradients
 

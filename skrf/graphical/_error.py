@@ -15,6 +15,7 @@ import numpy as np
 from .._sums import log_product, log_sum_exp
 from .._threads import map_rows
 from ..exceptions import FeatureCollapseWarning
+from ._potentials import representatives
 
 _BLOCK = 2**22  # entries of exact potentials held at once
 _N_STATES = 256  # of a position that are taken at least: no more than other sums go over
@@ -97,8 +98,8 @@ def estimate(left, right, length, *, unary=None, n_products=9):
     parents = {t: t - 1 for t in range(1, length)}
     sides = dict(zip(parents, edges, strict=True))
     if unary is None:
-        sizes = [len(x) for x, _ in sides.values()] + [len(y) for _, y in [*sides.values()][-1:]]
-        unary = [np.zeros(n) for n in sizes or [len(left)]]
+        tables = [left] * length if is_shared else [*left, right[-1]]
+        unary = [np.zeros(len(table)) for table in tables]
     return estimate_tree(parents, sides, unary, n_products)
 
 
@@ -176,11 +177,9 @@ def estimate_tree(parents, sides, unary, n_products=9):
 def _representatives(scores, share):
     """Return states, and log weights of shape (n_chosen, 2), those of the second column 0."""
     order = np.argsort(-scores, kind="stable")
-    n_representatives = min(len(scores), max(_N_STATES, int(np.ceil(share * len(scores)))))
-    n_others = n_representatives // 2
-    heavy, others = np.split(order, [n_representatives - n_others])
-    each = np.full(n_others, len(others)) / n_others  # number of states that each one represents
-    weights = np.zeros((n_representatives, 2))
-    weights[len(heavy) :, 0] = np.log(each)
-    evenly = ((np.arange(n_others) + 0.5) * each).astype(int)
-    return np.concatenate([heavy, others[evenly]]), weights
+    n_states = min(len(scores), max(_N_STATES, int(np.ceil(share * len(scores)))))
+    n_heavy = n_states - n_states // 2
+    states, each = representatives(order, n_heavy, n_states - n_heavy)
+    weights = np.zeros((n_states, 2))
+    weights[n_heavy:, 0] = np.log(max(each, 1.0))
+    return states, weights

@@ -30,9 +30,7 @@ class Evidence:
     @classmethod
     def of(cls, unary, lengths):
         """Return what was passed to a method, unchecked but for its layout."""
-        with naming("unary"):
-            if len(unary) == 0:
-                raise ValueError("unary must hold the log potentials of at least one variable.")
+        count_variables(unary)
         if _depth(unary) > 2:
             if lengths is not None:
                 raise ValueError("lengths must be None if unary is a list of chains.")
@@ -46,10 +44,8 @@ class Evidence:
         """Return the evidence with arrays whose shapes fit, given the states for a length."""
         name, chains = "unary" if self.layout == "one" else "unary[{}]", []
         for i, chain in enumerate(self.chains):
-            with naming(name.format(i)):
-                if len(chain) == 0:
-                    raise ValueError("a chain needs one variable or more, got none.")
-            chains.append(check_unary(chain, sizes_of(len(chain)), name.format(i)))
+            sizes = sizes_of(count_variables(chain, name.format(i)))
+            chains.append(check_unary(chain, sizes, name.format(i)))
         return replace(self, chains=chains)
 
     def arranged(self, results, axis=0):
@@ -117,6 +113,15 @@ def split(X, lengths, name="X"):
     return np.split(X, np.cumsum(check_lengths(lengths, len(X), name))[:-1])
 
 
+def count_variables(unary, name="unary"):
+    """Return the number of variables that have log potentials, or raise if there are none."""
+    with naming(name):
+        n_variables = len(unary)
+    if n_variables == 0:
+        raise ValueError(f"{name} must hold the log potentials of at least one variable.")
+    return n_variables
+
+
 def check_unary(unary, sizes, name="unary"):
     """Return log potentials as a list of arrays, one value per state of every variable."""
     unary = as_array(name, unary) if hasattr(unary, "__array__") else unary
@@ -131,14 +136,12 @@ def check_unary(unary, sizes, name="unary"):
             raise ValueError(
                 f"{name}[{i}] must have shape {(int(n),)}, one value per state, got {values.shape}."
             )
+        top = values.max()
+        if not top < np.inf:
+            raise ValueError(f"{name}[{i}] must not hold NaN or +inf.")
+        if top == -np.inf:
+            raise ValueError(f"{name}[{i}] forbids every state of variable {i}.")
         checked.append(values)
-    top = np.array([values.max() for values in checked])
-    if np.isnan(top).any() or (top == np.inf).any():
-        i = int(np.argmax(~(top < np.inf)))
-        raise ValueError(f"{name}[{i}] must not hold NaN or +inf.")
-    if (top == -np.inf).any():
-        i = int(np.argmin(top))
-        raise ValueError(f"{name}[{i}] forbids every state of variable {i}.")
     return checked
 
 

@@ -46,21 +46,21 @@ class FewStates:
         Values of transitions.
     log_start : ndarray of shape (n_states,)
         Logarithms of the values of first states.
-    log_values : callable
-        Returns logarithms of A.
+    pair : Dense, default=None
+        Holds the logarithms of A, to all digits; None takes those of A.
     """
 
-    def __init__(self, A, log_start, log_values):
+    def __init__(self, A, log_start, pair=None):
         self.log_start, self.start = log_start, np.exp(log_start)
         self.A = np.ascontiguousarray(A)
         self.is_safe = self.A.min() > SURE
-        self._log_values = log_values
+        self.pair = pair
 
     @cached_property
     def log_A(self):
         """Logarithms of transitions."""
         with np.errstate(divide="ignore"):
-            return np.ascontiguousarray(self._log_values())
+            return np.log(self.A) if self.pair is None else np.ascontiguousarray(self.pair.logs)
 
     def run(self, kernels, table, symbols, starts, keeps):
         """Return what a pass over sequences leaves.

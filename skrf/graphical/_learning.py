@@ -235,7 +235,7 @@ def expectation_maximisation(model, sequences, max_iter, tol, tables=None):
     for _ in range(max_iter):
         start, A, emission = tables
         with np.errstate(divide="ignore"):
-            few, rows = FewStates(A, np.log(start), partial(np.log, A)), _rows(model, emission)
+            few, rows = FewStates(A, np.log(start)), _rows(model, emission)
         run = few.run(kernels, (rows, model.weights(rows)), symbols, starts, True)
         log_prob, (_, (moves, by_row, by_start)) = run.log_probs.sum(), run.smoothed(True)
         if log_prob - before <= tol * abs(log_prob):

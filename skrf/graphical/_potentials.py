@@ -31,6 +31,7 @@ from ..features import (
 _LARGEST = 1e140  # entries of embeddings up to which products are finite
 _N_COMPONENTS = 256  # of the default features
 _N_EXACT = 1024  # states up to which the kernel itself takes about twice as long at most
+_REPEATS = 4e-15  # change of a message, relative to its logarithms, that is rounding
 _BLOCK = 2**22  # entries of a temporary array, or of a matrix of all pairs kept for maxima
 
 
@@ -65,20 +66,17 @@ class Potential:
 
     def log_paths(self, length):
         """Return the log sum over the paths of a chain of more than one variable."""
-        first, matrix, last, done = self.powers
-        steps, transfer = length - done, matrix.logs
-        # Squaring costs D^3 per bit of the length, going step by step D^2 per position.
-        if steps > 2 * len(first):
-            while steps:
-                if steps & 1:
-                    last = log_columns(transfer.T, last)
-                steps >>= 1
-                if steps:
-                    transfer = log_product(transfer, transfer)
-        else:
-            for _ in range(steps):
-                last = matrix.product(last)
-        return float(log_sum_exp(first + last))
+        logs, total = np.zeros(self.shape[0]), 0.0
+        for n_steps in range(1, length):
+            before, (logs, _) = logs, self.sums(logs)
+            growth = logs.max()
+            logs = logs - growth
+            total += growth
+            room = _REPEATS * (1 + np.abs(growth) + np.abs(logs))
+            if n_steps > 1 and (np.abs(logs - before) <= room).all():
+                total += (length - 1 - n_steps) * growth
+                break
+        return float(total + log_sum_exp(logs))
 
     def pull_back(self, maps, u, v, *counts):
         """Return gradients with respect to the embeddings of both sides; see `pull_back`."""
@@ -114,11 +112,19 @@ class Dense(Potential):
     def _kept(self):
         return LogMatrix(self.logs)
 
-    @cached_property
-    def powers(self):
-        """Logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
-        n, m = self.shape
-        return np.zeros(n), self._kept, np.zeros(m), 1
+    def log_paths(self, length):
+        """Return the log sum over the paths of a chain of more than one variable."""
+        logs, transfer, n_steps = np.zeros(len(self.logs)), self.logs, length - 1
+        # Squaring costs n^3 per bit of the length, going step by step n^2 per position.
+        if n_steps <= 2 * len(logs):
+            return super().log_paths(length)
+        while n_steps:
+            if n_steps & 1:
+                logs = log_columns(transfer.T, logs)
+            n_steps >>= 1
+            if n_steps:
+                transfer = log_product(transfer, transfer)
+        return float(log_sum_exp(logs))
 
     def log_rows(self, block):
         """Return log psi of some left states with all right ones."""
@@ -178,15 +184,6 @@ class LowRank(Potential):
 
     def _exchanged(self):
         return LowRank(self.sides[::-1], self.is_kept)
-
-    @cached_property
-    def powers(self):
-        """Logs (a, G, b) and p: a chain of T > 1 variables has the sum a' G^(T - p) b."""
-        left, right = (side.logs for side in self.sides)
-        n_columns = left.shape[1]
-        check_fits(16 * n_columns**2, f"feature_map with {n_columns} columns", "their products")
-        transfer = LogMatrix(log_product(right.T, left))
-        return log_sum_exp(left, axis=0), transfer, log_sum_exp(right, axis=0), 2
 
     def _rows(self, block):
         return self.sides[0].log_rows(block, self.sides[1])
@@ -257,6 +254,14 @@ def _blocks(n_rows, width):
     size = max(1, _BLOCK // width)
     for begin in range(0, n_rows, size):
         yield slice(begin, begin + size)
+
+
+def representatives(order, n_heavy, n_light):
+    """Return the first states of an order and some others, and how many each of these counts."""
+    heavy, light = order[:n_heavy], order[n_heavy:]
+    each = len(light) / max(n_light, 1)
+    evenly = light[((np.arange(n_light) + 0.5) * each).astype(int)]
+    return np.concatenate([heavy, evenly]), each
 
 
 def add_rows(total, places, rows):
@@ -336,11 +341,6 @@ class Maps:
     log_factor: float | None = None
 
 
-def default_map():
-    """Return the features that None stands for where the kernel itself would cost more."""
-    return AdaptiveRF(_N_COMPONENTS)
-
-
 def fitted_maps(feature_map, left, right, random_state, sizes=None):
     """Return the `Maps` of both sides for exp(u.v), fitted to all embeddings.
 
@@ -362,7 +362,7 @@ def fitted_maps(feature_map, left, right, random_state, sizes=None):
     if feature_map is None:
         exact = sum(n * m for n, m in sizes)
         is_cheap = exact <= _N_EXACT / 2 * sum(n + m for n, m in sizes)
-        feature_map = "exact" if is_cheap else default_map()
+        feature_map = "exact" if is_cheap else AdaptiveRF(_N_COMPONENTS)
     if isinstance(feature_map, str):
         if feature_map != "exact":
             raise ValueError(f"feature_map must be a feature map or 'exact', got {feature_map!r}.")

@@ -12,7 +12,7 @@ import copy
 from bisect import bisect
 from collections import deque
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from scipy.special import softmax
@@ -310,7 +310,7 @@ class Model:
         if not is_possible or self.dtype != np.float64 or n > MOST:
             return None
         A = move.R if move.T is None else move.R @ move.T
-        few = FewStates(A, self.log_start, partial(move.pair.log_rows, slice(None)))
+        few = FewStates(A, self.log_start, move.pair if is_dense else None)
         return few if few.is_safe or is_dense else None
 
     @property

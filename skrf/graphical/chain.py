@@ -8,12 +8,12 @@ import numpy as np
 
 from .._sums import log_sum_exp
 from .._typing import Array, RandomState, Transformer
-from .._validation import check_integer, naming
+from .._validation import check_integer
 from ._belief_propagation import ANY, BeliefPropagation, check_draws, distinct_pairs
 from ._error import ErrorReport, estimate, reported
-from ._evidence import Evidence, check_states, split, together, unary_of
+from ._evidence import Evidence, check_states, count_variables, split, together, unary_of
 from ._model import FieldModel, added, shaped, stacked
-from ._potentials import as_array, as_generator
+from ._potentials import as_generator
 
 
 class ChainMRF(FieldModel):
@@ -124,12 +124,7 @@ class ChainMRF(FieldModel):
     def _own_length(self):
         """The length that evidence or embeddings fix, or None."""
         unary = self._evidence_given
-        if unary is None:
-            return self._table_length
-        with naming("unary"):
-            if len(unary) == 0:
-                raise ValueError("unary must hold the log potentials of at least one variable.")
-            return len(unary)
+        return self._table_length if unary is None else count_variables(unary)
 
     @property
     def _table_length(self):
@@ -238,7 +233,7 @@ class ChainMRF(FieldModel):
 
     def log_partition(
         self,
-        length: int | Array | None = None,
+        length: int | None = None,
         *,
         unary: Array | Sequence[Array] | None = None,
         lengths: Array | None = None,
@@ -247,9 +242,8 @@ class ChainMRF(FieldModel):
 
         Parameters
         ----------
-        length : int or array-like of int, default=None
-            Number of variables, or an array of such numbers. None takes it from the evidence or the
-            embeddings.
+        length : int, default=None
+            Number of variables; None takes it from the evidence or the embeddings.
         unary : array-like or list of array-like, default=None
             Evidence that replaces the constructor's: an array (length, n) for one chain, or a list
             of such arrays; with `lengths`, an array of concatenated chains.
@@ -259,7 +253,7 @@ class ChainMRF(FieldModel):
         Returns
         -------
         float or ndarray
-            One value per length, or per chain of the evidence.
+            One value per chain of the evidence.
         """
         if unary is not None or lengths is not None:
             evidence = self._evidence(length, unary, lengths)
@@ -267,13 +261,7 @@ class ChainMRF(FieldModel):
             for places, propagation in self._together(evidence):
                 values[places] = propagation.log_partition
             return float(values[0]) if evidence.layout == "one" else values
-        array = as_array("length", self._length(None) if length is None else length)
-        if array.size == 0:
-            raise ValueError(f"length must hold integers >= 1, got {length!r}.")
-        requested = [self._length(n) for n in array.ravel().tolist()]
-        by_length = {n: self._log_partition(n) for n in set(requested)}
-        values = np.array([by_length[n] for n in requested], dtype=np.float64)
-        return values.reshape(array.shape) if array.ndim else float(values[0])
+        return self._log_partition(self._length(length))
 
     def _log_partition(self, length):
         if self._own_length is not None or length == 1:
@@ -417,11 +405,10 @@ class ChainMRF(FieldModel):
             Distributions, which sum to 1, in the layout of the evidence.
         """
         evidence = self._evidence(length, unary, lengths)
-        results = [None] * len(evidence.chains)
+        by_chain = {}
         for places, propagation in self._together(evidence):
-            for place, *marginals in zip(places, *propagation.marginals(), strict=True):
-                results[place] = stacked(marginals)
-        return evidence.arranged(results)
+            by_chain |= _by_chain(places, propagation.marginals())
+        return evidence.arranged([by_chain[i] for i in sorted(by_chain)])
 
     def edge_marginals(
         self,
@@ -560,13 +547,13 @@ class ChainMRF(FieldModel):
             evidence.
         """
         evidence = self._evidence(length, unary, lengths)
-        total, by_unary = self._model.gradients({}), [None] * len(evidence.chains)
+        total, by_chain = self._model.gradients({}), {}
         for places, propagation in self._together(evidence):
             of_states, of_pairs = propagation.expected_counts()
             total = added(total, self._model.gradients(of_pairs))
-            for place, *counts in zip(places, *of_states, strict=True):
-                by_unary[place] = stacked(counts)
-        return shaped(total) | {"unary": evidence.arranged(by_unary)}
+            by_chain |= _by_chain(places, of_states)
+        ordered = [by_chain[i] for i in sorted(by_chain)]
+        return shaped(total) | {"unary": evidence.arranged(ordered)}
 
     def log_prob_gradient(
         self,
@@ -602,11 +589,10 @@ class ChainMRF(FieldModel):
                     "shape of the unaries."
                 )
             return shaped(gradients) | {"unary": stacked(by_group[0])}
-        by_unary = {}
+        by_chain = {}
         for (places, _, _), of_states in zip(groups, by_group, strict=True):
-            for place, *counts in zip(places, *of_states, strict=True):
-                by_unary[place] = stacked(counts)
-        ordered = [by_unary[place] for place in sorted(by_unary)]
+            by_chain |= _by_chain(places, of_states)
+        ordered = [by_chain[i] for i in sorted(by_chain)]
         layout = "list" if lengths is None else "stacked"
         return shaped(gradients) | {"unary": Evidence(ordered, layout).arranged(ordered)}
 
@@ -709,3 +695,8 @@ class ChainMRF(FieldModel):
             expected = pair.expected(*sides, counts.sum())
             of_pairs = list(map(np.subtract, of_pairs, expected))
         return float(log_prob), self._model.gradients({pair: of_pairs}), []
+
+
+def _by_chain(places, by_variable):
+    """Return values of chains of one length by place, those of a chain in one array if they fit."""
+    return {place: stacked(values) for place, *values in zip(places, *by_variable, strict=True)}

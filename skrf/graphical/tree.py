@@ -10,7 +10,7 @@ from .._memory import check_fits
 from .._typing import Array, RandomState, Transformer
 from .._validation import check_integer, naming
 from ._error import ErrorReport, estimate_tree, reported
-from ._evidence import check_states
+from ._evidence import check_states, count_variables
 from ._model import FieldModel, shaped, stacked
 from ._potentials import as_array, as_generator
 
@@ -136,11 +136,7 @@ class TreeMRF(FieldModel):
         if len(of) > 1:
             return len(of)
         if unary is not None:
-            with naming("unary"):
-                n_given = len(unary)
-            if n_given == 0:
-                raise ValueError("unary must hold the log potentials of at least one variable.")
-            return n_given
+            return count_variables(unary)
         n_variables = int(_checked(self._own("edges")).max(initial=0)) + 1
         check_fits(100 * n_variables, f"edges of {n_variables} variables", "messages")
         return n_variables
@@ -395,18 +391,15 @@ def _rooted(edges, n_variables):
     for i, j in _checked(edges, n_variables).tolist():
         neighbours[i].append(j)
         neighbours[j].append(i)
-    parents, reached = {}, set()
+    parents = {}
     for root in range(n_variables):
-        if root in reached:
-            continue
-        order = [root]
-        reached.add(root)
+        order = [] if root in parents else [root]
+        parents.setdefault(root)
         for i in order:
             for j in neighbours[i]:
-                if j != parents.get(i, -1):
-                    if j in reached:
+                if j != parents[i]:
+                    if j in parents:
                         raise ValueError(f"edges has a cycle through variables {i} and {j}.")
                     parents[j] = i
-                    reached.add(j)
                     order.append(j)
-    return parents
+    return {i: parent for i, parent in parents.items() if parent is not None}
