@@ -156,16 +156,14 @@ class BeliefPropagation:
 
     def marginals(self):
         """Return the distribution of every variable."""
-        beliefs, _, _ = self.downward()
-        return [softmax(values, axis=-1) for values in beliefs]
+        return [softmax(values, axis=-1) for values in self.downward()[0]]
 
     def edge_marginals(self, child):
         """Return the joint distribution of a variable and its parent, (n_parent, n_child)."""
         n, m = self.pairs[child].shape
         check_fits(16 * n * m, f"embeddings of {n} and {m} states", "their joint distribution")
-        _, remaining, _ = self.downward()
-        logs = remaining[child][:, None] + self.pairs[child].matrix
-        return softmax(logs + self._up.beliefs[child])
+        remaining = self.downward()[1][child][:, None]
+        return softmax(remaining + self.pairs[child].matrix + self._up.beliefs[child])
 
     def decode(self):
         """Return the log probability of the most probable assignment, and that assignment."""

@@ -17,15 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from .._sums import LogMatrix, exp_max_one, finite, log_product, log_sum_exp
-from ._potentials import (
-    LowRank,
-    Potential,
-    draw_rows,
-    log_features,
-    of_total,
-    pull_back,
-    representatives,
-)
+from ._error import representatives
+from ._potentials import LowRank, Potential, draw_rows, log_features, of_total, pull_back
 
 _N_SUMS, _N_HEAVY = 200, 100  # states whose sums are exact, and those of them that weigh most
 _ROUNDS, _WEIGHINGS, _STEPS = 9, 5, 2  # of the factor, of these with new weights by messages
@@ -165,9 +158,8 @@ class Corrected(Potential):
 
     def values(self, left, right):
         """Return log psi of paired states, given by index."""
-        return np.where(
-            self._is_exact(left, right), self.log_kernel[left], self.capped.values(left, right)
-        )
+        is_exact = self._is_exact(left, right)
+        return np.where(is_exact, self.log_kernel[left], self.capped.values(left, right))
 
     def _is_exact(self, left, right):
         return (left == right) & (self.remainders[left] > -np.inf)

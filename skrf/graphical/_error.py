@@ -15,7 +15,6 @@ import numpy as np
 from .._sums import log_product, log_sum_exp
 from .._threads import map_rows
 from ..exceptions import FeatureCollapseWarning
-from ._potentials import representatives
 
 _BLOCK = 2**22  # entries of exact potentials held at once
 _N_STATES = 256  # of a position that are taken at least: no more than other sums go over
@@ -172,6 +171,14 @@ def estimate_tree(parents, sides, unary, n_products=9):
     if sum(map(len, states)) == sum(map(len, scores)):
         return value, lower, lower
     return value, lower, sum(map(log_sum_exp, scores))
+
+
+def representatives(order, n_heavy, n_light):
+    """Return the first states of an order and some others, and how many each of these counts."""
+    heavy, light = order[:n_heavy], order[n_heavy:]
+    each = len(light) / max(n_light, 1)
+    evenly = light[((np.arange(n_light) + 0.5) * each).astype(int)]
+    return np.concatenate([heavy, evenly]), each
 
 
 def _representatives(scores, share):

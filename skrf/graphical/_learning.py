@@ -9,12 +9,13 @@ import numpy as np
 from .._kernels import of_recursions
 from .._memory import check_fits
 from .._progress import Progress
+from .._sums import log_product
 from ._batches import FreeArrays, Watch, climb, held_out_log_prob
 from ._few import FewStates, joined
 from ._maximum_likelihood import maximize, unpacked
 from ._potentials import add_rows
 from ._rank_space import RankSpace
-from ._recursions import ANY, LEAST
+from ._recursions import ANY
 
 _GRADIENT_ENTRIES = 2**24  # posteriors in a batch of sequences; a longer one is alone
 _GRADIENT_ROWS = 1024  # samples in one product of matrices
@@ -446,16 +447,12 @@ def _emission_counts(model, counts):
     of_any = of_any * np.exp(emit.log_R - model.log_totals[:, None])
     if emit.T is None:
         return [counts + of_any]
-    logs = model.log_emissions(np.arange(counts.shape[1])).T
-    emissions = np.exp(logs)
-    is_known = emissions > LEAST[model.dtype]
-    ratio = np.divide(counts, emissions, out=np.zeros_like(counts), where=is_known)
-    by_left, by_right = emit.R * (ratio @ emit.T.T), emit.T * (emit.R.T @ ratio)
-    for z, x in np.argwhere((counts > 0) & ~is_known):
-        shares = counts[z, x] * np.exp(emit.log_R[z] + emit.pair.sides[1].logs[x] - logs[z, x])
-        by_left[z] += shares
-        by_right[:, x] += shares
-    return [by_left + of_any, by_right.T]
+    symbols = np.union1d(0, np.flatnonzero(counts.any(axis=0)))  # one at least
+    log_T, by_right = emit.pair.sides[1].logs, np.zeros(emit.pair.sides[1].logs.shape)
+    with np.errstate(divide="ignore"):
+        logs = np.log(counts[:, symbols]) - model.log_emissions(symbols).T
+    by_right[symbols] = np.exp(log_T[symbols] + log_product(logs.T, emit.log_R))
+    return [of_any + np.exp(emit.log_R + log_product(logs, log_T[symbols])), by_right]
 
 
 def _batches(model, sequences, repeats):

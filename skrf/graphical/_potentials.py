@@ -256,14 +256,6 @@ def _blocks(n_rows, width):
         yield slice(begin, begin + size)
 
 
-def representatives(order, n_heavy, n_light):
-    """Return the first states of an order and some others, and how many each of these counts."""
-    heavy, light = order[:n_heavy], order[n_heavy:]
-    each = len(light) / max(n_light, 1)
-    evenly = light[((np.arange(n_light) + 0.5) * each).astype(int)]
-    return np.concatenate([heavy, evenly]), each
-
-
 def add_rows(total, places, rows):
     """Add rows to those of a total at some places, which may repeat."""
     one_hot = np.ones(len(places)), places, np.arange(len(places) + 1)

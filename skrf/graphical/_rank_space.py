@@ -40,9 +40,8 @@ class RankSpace:
     def of(cls, model, sequences):
         """Return a pass over sequences, longest first, or None where it does not pay."""
         move = model.transition
-        if model.in_logs or model.table is not None or model.dtype != np.float64:
-            return None
-        if not model.is_local or move.T is None:
+        is_plain = model.is_local and not model.in_logs and model.table is None
+        if not is_plain or model.dtype != np.float64 or move.T is None:
             return None
         symbols, codes = np.unique(np.concatenate(sequences), return_inverse=True)
         n_features = len(move.T)

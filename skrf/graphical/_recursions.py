@@ -353,7 +353,7 @@ class Model:
         table = self._log_emissions, self._kept_weights
         return self._few.run(kernels, table, *joined(sequences), keeps)
 
-    def field(self, sequence):
+    def as_chain(self, sequence):
         """Return states as a chain with symbols as evidence, for draws given what follows."""
         unary = list(self.log_emissions(sequence))
         unary[0] = unary[0] + self.log_start
@@ -539,24 +539,21 @@ class Model:
             states[starts] = _drawn(first_state, np.zeros(len(starts), int), rng)
             if self.transition.T is None and len(lengths) == 1:
                 self._draw_on(states, rng)
-                return self._emitted(states, rng), states
-            ordered = starts[np.argsort(-lengths, kind="stable")]
-            for t in range(1, lengths.max()):
-                at = ordered[: np.count_nonzero(lengths > t)] + t
-                states[at] = _drawn(self.transition.pair, states[at - 1], rng)
+            else:
+                ordered = starts[np.argsort(-lengths, kind="stable")]
+                for t in range(1, lengths.max()):
+                    at = ordered[: np.count_nonzero(lengths > t)] + t
+                    states[at] = _drawn(self.transition.pair, states[at - 1], rng)
         else:
             for length in np.unique(lengths):  # one sweep for many of a length
-                alike, field = starts[lengths == length], self.field(np.full(length, ANY))
+                begins, chain = starts[lengths == length], self.as_chain(np.full(length, ANY))
                 size = max(1, _BLOCK_ENTRIES // max(length, len(self.start)))
-                for some in gen_batches(len(alike), size):
-                    drawn = field.sample(len(alike[some]), rng)
-                    states[alike[some][:, None] + np.arange(length)] = drawn
-        return self._emitted(states, rng), states
-
-    def _emitted(self, states, rng):
+                for rows in gen_batches(len(begins), size):
+                    drawn = chain.sample(len(begins[rows]), rng)
+                    states[begins[rows][:, None] + np.arange(length)] = drawn
         if self.emitter is None:
-            return _drawn(self.emission.pair, states, rng)
-        return self.emitter.sample(states, rng)
+            return _drawn(self.emission.pair, states, rng), states
+        return self.emitter.sample(states, rng), states
 
     def _draw_on(self, states, rng):
         """Write successors of the first state of one sequence."""

@@ -168,8 +168,8 @@ class ChainMRF(FieldModel):
 
     def _each(self, evidence, function):
         """Return what a function returns for the sums of every chain."""
-        propagations = (self._belief_propagation(len(chain), chain) for chain in evidence.chains)
-        return [function(propagation) for propagation in propagations]
+        chains = evidence.chains
+        return [function(self._belief_propagation(len(chain), chain)) for chain in chains]
 
     def _together(self, evidence):
         """Yield places of chains, and sums that hold them all, as samples."""
@@ -580,8 +580,7 @@ class ChainMRF(FieldModel):
             As in `log_partition_gradient`.
         """
         groups, _ = self._groups(paths, unary, lengths)
-        likelihoods = [(states, unaries) for _, states, unaries in groups]
-        _, gradients, by_group = self._log_likelihood(likelihoods)
+        _, gradients, by_group = self._log_likelihood([group[1:] for group in groups])
         if groups[0][2] is None or groups[0][2][0].ndim == 1:
             if len(groups) > 1:
                 raise ValueError(
@@ -648,7 +647,7 @@ class ChainMRF(FieldModel):
             if len(groups) > 1:
                 lengths_of_paths = sorted(states.shape[1] for _, states, _ in groups)
                 raise ValueError(f"learn_unary needs paths of one length, got {lengths_of_paths}.")
-        return self._fit([(states, unaries) for _, states, unaries in groups], learn_unary)
+        return self._fit([group[1:] for group in groups], learn_unary)
 
     def _log_likelihood(self, groups):
         is_free = self._own_length is None and all(unary is None for _, unary in groups)
@@ -699,4 +698,5 @@ class ChainMRF(FieldModel):
 
 def _by_chain(places, by_variable):
     """Return values of chains of one length by place, those of a chain in one array if they fit."""
-    return {place: stacked(values) for place, *values in zip(places, *by_variable, strict=True)}
+    by_place = zip(places, *by_variable, strict=True)
+    return {place: stacked(values) for place, *values in by_place}
