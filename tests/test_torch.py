@@ -154,7 +154,7 @@ def test_missing_queries_are_not_counted_as_lost():
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("name", ["default", "balanced", "signed", "hyperbolic"])
 def test_gradients_are_differences(name, is_causal):
-    parts = inputs(1, 2, 33, 3, dtype=torch.float64)
+    parts = inputs(1, 2, 150, 3, dtype=torch.float64)  # three parts of a triangular product
     attend = made(name, is_causal=is_causal).fit(*parts)
     for array in parts:
         array.requires_grad_()
