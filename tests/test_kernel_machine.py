@@ -562,6 +562,29 @@ def test_factors_of_error_bars_are_kept_but_not_pickled(monkeypatch):
             assert_allclose(other.predict(X, return_std=True)[1], std, rtol=5e-5)
 
 
+def test_of_many_rows_a_sample_learns_scales_and_the_others_judge(monkeypatch):
+    monkeypatch.setattr(kernel_machine, "_MOST_HALVED", 300)
+    for module in (kernel_machine, members):
+        monkeypatch.setattr(module, "SCALE_ROWS", 100)
+    judged, fit = [], members.fit_member
+    monkeypatch.setattr(
+        kernel_machine, "fit_member", lambda *given: judged.append(given[-1]) or fit(*given)
+    )
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 3))
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=900)
+    model = KernelMachineRegressor(random_state=0, max_leaf_size=150).fit(X[:400], y[:400])
+    assert [member.kernel_ for member in model.estimators_] == ["laplacian"] * 2 + ["gaussian"]
+    assert all(len(half.validation_rows) == 300 for half in judged)
+    mean, std = model.predict(X[400:], return_std=True)
+    errors = np.square(mean - y[400:]).mean() / y[:400].var()
+    assert -model.best_score_ == pytest.approx(errors, rel=0.15)
+    assert 0.86 < np.mean(np.abs(mean - y[400:]) < 1.645 * std) < 0.94
+    assert model.feature_importances_[0] > 0.95
+    few = KernelMachineClassifier(random_state=0).fit(X[:400], y[:400] > 0)
+    assert few.score(X[400:], y[400:] > 0) > 0.8 and few.best_score_ > -0.5
+
+
 def test_several_targets_and_scales_of_targets():
     X, y = load_diabetes(return_X_y=True)
     X, y = X[:120], np.column_stack([y, -y])[:120]

@@ -1,6 +1,6 @@
 """Kernel machines for tables: several kernels at learned scales, blended."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
@@ -29,11 +29,12 @@ from .blend import ClassCalibration, weights_of_classes, weights_of_numbers, wei
 from .data import check_class_weight, class_factors, codes_of_targets, copy_groups
 from .decide import of_all_classes, of_pairs
 from .importances import HeldOutRows
-from .members import HalfScales, Kernel, Limits, MemberSearch, TrainingData, fit_member
+from .members import SCALE_ROWS, HalfScales, Kernel, Limits, MemberSearch, TrainingData, fit_member
 from .table import Table, categories_of, comparable, read_columns, warn_of_text
 
 _AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")
 _MOST_PAIRED = 30  # classes, beyond which one regression has a target for each of them
+_MOST_HALVED = 5000  # distinct rows, beyond which a sample learns scales and all others judge
 _FEW = 8  # distinct rows, below which no scales are learned
 _MOST_LOGIT = 12.0
 _LEAST_WEIGHT = 1e-12  # relative to the largest
@@ -121,7 +122,7 @@ class FittedMembers:
     Parameters
     ----------
     data : TrainingData
-        The rows and targets.
+        The rows that judge, without their columns.
     table : Table
         The columns.
     members : list of list of Member
@@ -255,7 +256,9 @@ class _KernelMachine(EstimatorBase):
         if problems == []:  # of a single class
             return draft, FittedMembers(data, table, [], [], [], None)
         halves, searches = self._halves(data, kernels, progress), {}
-        fitted = FittedMembers(data, table, [], [], [], HeldOutRows.of(data, halves))
+        judged = np.sort(np.concatenate([half.validation_rows for half in halves]))
+        held_out = HeldOutRows.of(data, halves)
+        fitted = FittedMembers(replace(data, X={}).subset(judged), table, [], [], [], held_out)
         for kernel in kernels:
             if kernel.name not in searches:
                 searches[kernel.name] = MemberSearch(data, halves, kernel)
@@ -276,20 +279,25 @@ class _KernelMachine(EstimatorBase):
         return np.ones(len(y))
 
     def _halves(self, data, kernels, progress):
-        """Return the halves of the rows with scales learned from the other; one without scales."""
+        """Return the halves of the rows with scales learned from the other; one without scales.
+
+        Of many rows, a sample learns scales, and all others are the only half.
+        """
         names, n = {kernel.name: kernel for kernel in kernels}, len(data.X["laplacian"])
         if self.relevance is None or n < _FEW:
             return [HalfScales(dict.fromkeys(names, [None]), np.arange(len(data.row_to_distinct)))]
         # Equal rows stay together, so that weights count as repetitions.
-        is_first = np.isin(data.row_to_distinct, data.rng().permutation(n)[: n // 2])
+        is_halved = n <= _MOST_HALVED
+        n_learning = n // 2 if is_halved else min(SCALE_ROWS, n // 2)
+        is_first = np.isin(data.row_to_distinct, data.rng().permutation(n)[:n_learning])
         sides, halves = [np.flatnonzero(is_first), np.flatnonzero(~is_first)], []
-        for learning_rows, validation_rows in (sides, sides[::-1]):
+        for learning_rows, validation_rows in (sides, sides[::-1])[: 1 + is_halved]:
             scales = {
                 name: data.learn_scales(kernel, learning_rows, validation_rows)
                 for name, kernel in names.items()
             }
             halves.append(HalfScales(scales, validation_rows))
-            progress(f"scales of half {len(halves)} of 2")
+            progress(f"scales of part {len(halves)} of {1 + is_halved}")
         return halves
 
     def _commit_blend(self, draft, fitted, weights, **parameters):
@@ -361,12 +369,15 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
     ----------
     estimators_ : list
         The members, those of a kernel next to each other: one for each half of the rows that scales
-        were learned from. They have ``kernel_``, ``sigma_``, ``exponent_``, ``alpha_`` and
-        ``relevance_``, multipliers of the columns of numbers that the table becomes, or a matrix.
+        were learned from; beyond 5,000 distinct rows only one, whose scales were learned from 1,000
+        rows and are judged by all others. They have ``kernel_``, ``sigma_``, ``exponent_``,
+        ``alpha_`` and ``relevance_``, multipliers of the columns of numbers that the table becomes,
+        or a matrix.
     estimator_weights_ : ndarray of shape (n_estimators,)
         Their weights, which add up to 1, unless there are no members of any weight.
     best_score_ : float
-        Mean logarithm of the probability of the class of rows that were left out, one by one.
+        Mean logarithm of the probability of the class of rows that were left out, one by one, and
+        that the scales have not seen.
     feature_importances_ : ndarray of shape (n_features_in_,)
         How much the log loss of left-out rows rises when a column of X is permuted, as shares with
         sum 1; 0 where it does not rise. Computed when it is first read, by members that are fitted
@@ -644,13 +655,15 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     ----------
     estimators_ : list
         The members, those of a kernel next to each other: one for each half of the rows that scales
-        were learned from. They have ``kernel_``, ``sigma_``, ``exponent_``, ``alpha_`` and
-        ``relevance_``, multipliers of the columns of numbers that the table becomes, or a matrix.
+        were learned from; beyond 5,000 distinct rows only one, whose scales were learned from 1,000
+        rows and are judged by all others. They have ``kernel_``, ``sigma_``, ``exponent_``,
+        ``alpha_`` and ``relevance_``, multipliers of the columns of numbers that the table becomes,
+        or a matrix.
     estimator_weights_ : ndarray of shape (n_estimators,)
         Their weights, which add up to 1, unless there are no members of any weight.
     best_score_ : float
-        Negative mean squared error of rows that were left out, one by one, in units of the variance
-        of the target.
+        Negative mean squared error of rows that were left out, one by one, and that the scales have
+        not seen, in units of the variance of the target.
     feature_importances_ : ndarray of shape (n_features_in_,)
         How much the squared error of left-out rows rises when a column of X is permuted, as shares
         with sum 1; 0 where it does not rise. Computed when it is first read, by members that are

@@ -38,7 +38,7 @@ from .near_far import (
 
 _RANK = 1e-5  # of the landmarks' kernel, relative to the largest eigenvalue: less is rounding
 _N_MEDIAN = 1000  # rows whose distances give the unit of widths
-_SCALE_ROWS = 1000  # of a half, from which scales are learned, and by which they are judged
+SCALE_ROWS = 1000  # of a half, from which scales are learned, and by which they are judged
 _MOST_DIRECTIONS = 800  # columns, beyond which the Gaussian kernel has multipliers, too
 _ALL_ROWS = 1200  # up to so many, trials look at all
 _TRIAL_ROWS = 700  # distinct ones, and all that equal them; whole leaves have more
@@ -321,7 +321,7 @@ class TrainingData:
             distinct = DistinctRows(
                 kept, np.array([0, len(kept)]), row_to_distinct, self.weights[rows]
             )
-            sample = np.sort(self.rng().permutation(len(kept))[:_SCALE_ROWS])
+            sample = np.sort(self.rng().permutation(len(kept))[:SCALE_ROWS])
             means = distinct.means(self.targets[rows])[sample]
             parts.append((self.X[kernel.name][kept[sample]], distinct.totals[sample], means))
         if min(len(part[0]) for part in parts) < 2:
