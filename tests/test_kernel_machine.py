@@ -541,6 +541,16 @@ def test_deviations_cover_nine_rows_of_ten():
     assert far[0] > 1.1 * np.median(std)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_deviations_cover_as_many_where_members_differ_more_than_targets_are_noisy(noise):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1500, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + noise * rng.normal(size=1500)
+    model = KernelMachineRegressor(random_state=0).fit(X[:400], y[:400])
+    mean, std = model.predict(X[400:], return_std=True)
+    assert 0.86 < np.mean(np.abs(mean - y[400:]) < 1.645 * std) < 0.94
+
+
 def test_factors_of_error_bars_are_kept_but_not_pickled(monkeypatch):
     X, y = load_diabetes(return_X_y=True)
     for parameters in ({}, {"max_leaf_size": 40, "n_components": 20}):

@@ -59,8 +59,8 @@ class Blend:
         Calibrations of the kernels' predictions of more than two classes.
     smoothing : float
         Share of the rows of two classes that are as likely to have either.
-    variance_scale : ndarray of shape (T,)
-        Factors of the variances of numbers.
+    variance_scale : tuple of two ndarray of shape (T,)
+        Factors of the variances of numbers, and of the variances of the kernels' predictions.
     held_out : HeldOutRows or None
         The rows that importances of the columns are computed from.
     """
@@ -71,7 +71,7 @@ class Blend:
     offset: float = 0.0
     calibrations: tuple = ()
     smoothing: float = 0.0
-    variance_scale: np.ndarray | float = 1.0
+    variance_scale: tuple = (1.0, 1.0)
     held_out: HeldOutRows | None = None
 
     def columns(self, X):
@@ -96,7 +96,7 @@ class Blend:
         return predictions, variances
 
 
-def deviations(weights, predictions, variances, variance_scale=1.0):
+def deviations(weights, predictions, variances, variance_scale):
     """Return the standard deviations of targets, (n, T).
 
     Parameters
@@ -107,12 +107,14 @@ def deviations(weights, predictions, variances, variance_scale=1.0):
         What each predicts.
     variances : sequence of ndarray of shape (n,)
         Their variances.
-    variance_scale : float or ndarray of shape (T,), default=1.0
-        Factors of these.
+    variance_scale : tuple of two float or ndarray of shape (T,)
+        Factors of these, and of the variances of the predictions.
     """
     differences = np.stack(predictions) - np.tensordot(weights, predictions, 1)
     variances = np.tensordot(weights, variances, 1)[:, None]
-    return np.sqrt(variance_scale * variances + np.tensordot(weights, differences**2, 1))
+    of_noise, of_differences = variance_scale
+    differences = np.tensordot(weights, differences**2, 1)
+    return np.sqrt(of_noise * variances + of_differences * differences)
 
 
 @dataclass(frozen=True, eq=False)
@@ -708,8 +710,8 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     with the number of pairs of classes. Rows that are equal count as one with a weight.
 
     Standard deviations are those of a normal distribution of which 90 % of the rows that were left
-    out lie within the central 90 %: the mean posterior variance of the members, times one number
-    that these rows choose, plus the variance of the members' predictions.
+    out lie within the central 90 %: the mean posterior variance of the members plus the variance of
+    their predictions, each times a number that these rows choose.
 
     References
     ----------
@@ -773,12 +775,23 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         weights = weights_of_numbers(np.stack(predictions), data.targets, data.weights)
         residuals = np.tensordot(weights, predictions, 1) - data.targets
         draft.best_score_ = -float(np.average(residuals**2, axis=0, weights=data.weights).mean())
-        sizes = np.abs(residuals) / deviations(weights, predictions, fitted.variances)
-        order = np.argsort(sizes, axis=0, kind="stable")
-        masses = np.cumsum(data.weights[order], axis=0)
-        places = np.argmax(masses >= _COVERED * masses[-1], axis=0)
-        widths = np.take_along_axis(sizes, order, axis=0)[places, np.arange(len(places))]
-        return self._commit_blend(draft, fitted, weights, variance_scale=(widths / _NORMAL) ** 2)
+
+        def scale_of(variance_scale):
+            """Return the factor with which nine of ten rows are covered."""
+            sizes = np.abs(residuals) / deviations(
+                weights, predictions, fitted.variances, variance_scale
+            )
+            order = np.argsort(sizes, axis=0, kind="stable")
+            masses = np.cumsum(data.weights[order], axis=0)
+            places = np.argmax(masses >= _COVERED * masses[-1], axis=0)
+            widths = np.take_along_axis(sizes, order, axis=0)[places, np.arange(len(places))]
+            return (widths / _NORMAL) ** 2
+
+        # Variances are in units of noise whose size they tell themselves, before kernels differ.
+        of_noise = scale_of((1.0, 0.0))
+        of_both = scale_of((of_noise, 1.0)) if of_noise.all() else np.ones(len(of_noise))
+        scales = of_noise * of_both, of_both
+        return self._commit_blend(draft, fitted, weights, variance_scale=scales)
 
     def _validate_y(self, rows, y):
         if y is None:
