@@ -95,6 +95,8 @@ class GaussianEmissions:
                 f"covars must be {_KINDS[covariance_type]} with {covariance_type=}, got {covars!r}."
             )
         variances = np.diagonal(covars, axis1=1, axis2=2).mean(axis=0) + self.means.var(axis=0)
+        if covariance_type == "spherical":  # of which a state has one variance
+            variances = np.full_like(variances, variances.mean())
         self._centre, self._scales = self.means.mean(axis=0), np.sqrt(variances)
         self._parameters = None
 
@@ -227,7 +229,8 @@ class GaussianEmissions:
         if self._is_diagonal:
             variances = np.maximum(np.diagonal(covars, axis1=1, axis2=2), self.floor)
             return variances[:, :, None] * np.eye(len(self.floor))
-        units = np.sqrt(np.outer(self.floor, self.floor))
+        roots = np.sqrt(self.floor)
+        units = np.outer(roots, roots)  # roots first: products of floors may overflow
         values, vectors = np.linalg.eigh(covars / units)
         floored = (vectors * np.maximum(values, 1.0)[:, None]) @ vectors.transpose(0, 2, 1) * units
         return np.where((values.min(axis=1) < 1.0)[:, None, None], floored, covars)
