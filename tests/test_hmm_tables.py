@@ -444,6 +444,17 @@ def test_the_end_of_one_series_is_held_out_given_the_rest():
         KernelHMM(2).fit([0], validation=0.2)
 
 
+@pytest.mark.parametrize("n_init", [1, "screened"])
+def test_known_states_of_symbols_that_fill_a_small_type(n_init):
+    symbols, known = np.arange(256), np.ones((256, 2), bool)
+    known[:9, 0] = False
+    params = {"max_iter": 2, "n_init": n_init, "random_state": 0}
+    models = [KernelHMM.from_random(2, 256, 2, **params) for _ in range(2)]
+    quiet(models[0], symbols, state_mask=known)
+    quiet(models[1], symbols.astype(np.uint8), state_mask=known)
+    assert models[0].history_ == models[1].history_
+
+
 def test_known_states_are_kept():
     symbols, states = regimes(n=600)
     known = np.ones((600, 3), bool)
@@ -702,6 +713,30 @@ def test_fits_survive_states_that_collapse(kind):
         assert_allclose(model.predict_proba(values).sum(axis=1), 1.0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_do_not_depend_on_the_unit_of_all_columns(kind):
+    """Even where products of two variances overflow, or vanish; a state of one row collapses."""
+    model, *_, means, covars = of_gaussians(kind)
+    rows, states = model.sample(30, random_state=0)
+    posteriors, learnt = np.eye(3)[states], []
+    posteriors[0] = [1.0, 0.0, 0.0]
+    posteriors[1:, 0] = 0.0
+    for scale in (1.0, 2.0**-400, 2.0**400):
+        emissions = GaussianEmissions(means * scale, covars * scale**2, covariance_type=kind)
+        learnt.append(emissions.update(posteriors, rows * scale).covars / scale**2)
+    assert_allclose(learnt[1], learnt[0], rtol=1e-9)
+    assert_allclose(learnt[2], learnt[0], rtol=1e-9)
+
+
+def test_spherical_covariances_that_are_given_stay_spherical():
+    means, rng = np.array([[0.0, 0.0], [1.0, 30.0]]), np.random.default_rng(0)
+    emissions = GaussianEmissions(means, np.ones((2, 2)), covariance_type="spherical")
+    model = KernelHMM(np.eye(2), targets=0.1 * np.eye(2), emissions=emissions, max_iter=5)
+    quiet(model, np.repeat(means, 20, axis=0) + rng.normal(size=(40, 2)))
+    variances = np.diagonal(model.covars_, axis1=1, axis2=2)
+    assert_array_equal(variances[:, 0], variances[:, 1])
+
+
 def test_numbers_that_are_nan_are_missing():
     rows = of_gaussians("full")[0].sample(60, random_state=0)[0]
     masked = np.ma.array(rows, mask=np.random.default_rng(0).random(rows.shape) < 0.2)
@@ -731,27 +766,27 @@ def test_emissions_of_any_kind_are_learnt_by_em():
     class Counts:
         """Poisson emissions."""
 
-        def __init__(self, rates):
-            self.rates, self.n_parameters = rates, len(rates)
+        def __init__(self, means):
+            self.means, self.n_parameters = means, len(means)
 
         def log_likelihood(self, rows):
-            return rows * np.log(self.rates) - self.rates
+            return rows * np.log(self.means) - self.means
 
         def update(self, posteriors, rows):
             return Counts(posteriors.T @ rows[:, 0] / posteriors.sum(axis=0))
 
         def sample(self, states, rng):
-            return rng.poisson(self.rates[states])[:, None].astype(float)
+            return rng.poisson(self.means[states])[:, None].astype(float)
 
     truth = KernelHMM.from_tables([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[1.0], [1.0]])
     states = truth.sample(600, random_state=0)[1]
     counts = np.random.default_rng(0).poisson(np.array([2.0, 9.0])[states])
     model = KernelHMM(2, emissions=Counts(np.array([1.0, 4.0])), random_state=0).fit(counts)
-    order = np.argsort(np.argsort(model.emissions_.rates))
-    assert_allclose(np.sort(model.emissions_.rates), [2.0, 9.0], rtol=0.1)
+    order = np.argsort(np.argsort(model.emissions_.means))
+    assert_allclose(np.sort(model.emissions_.means), [2.0, 9.0], rtol=0.1)
     assert np.mean(order[model.predict(counts)] == states) > 0.9
     assert model.sample(5, random_state=0)[0].shape == (5, 1)
-    assert not hasattr(model, "means_")
+    assert not hasattr(model, "covars_")
     assert model.forecast(counts, 2).shape == (2, 2)
 
 

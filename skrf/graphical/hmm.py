@@ -887,7 +887,7 @@ class KernelHMM(MaximumLikelihood):
             weights[t] = last = model.transition.passed(last)
         if model.emitter is None:
             return model.emission.passed(weights.astype(model.dtype, copy=False))
-        if not hasattr(model.emitter, "means"):
+        if not isinstance(model.emitter, GaussianEmissions):
             return weights
         return weights, self.means_, self.covars_
 
@@ -1326,7 +1326,7 @@ def _check_symbols(model, symbols, name="X"):
             f"{name} has unknown symbols: known are 0 to {n_symbols - 1}, got values up to "
             f"{symbols.max()}."
         )
-    return symbols
+    return symbols.astype(int, copy=False)  # small types do not hold the number of symbols
 
 
 def _check_sequences(model, X, lengths=None):
@@ -1338,8 +1338,8 @@ def _check_rows(model, X):
     """Return rows that the model's emissions take."""
     if isinstance(model.emitter, PrecomputedEmissions):
         return check_log_likelihoods(X, len(model.start))
-    width = model.emitter.means.shape[1] if hasattr(model.emitter, "means") else None
-    return check_rows(X, width)
+    is_normal = isinstance(model.emitter, GaussianEmissions)
+    return check_rows(X, model.emitter.means.shape[1] if is_normal else None)
 
 
 def _with_sequences(model, X, lengths, state_mask=None):
