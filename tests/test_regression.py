@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from skrf import (
     AdaptiveRF,
     ApproxKernelRidge,
+    ClusterNystroem,
     ClusterQuantizer,
     KernelRegressionClassifier,
     KernelRegressor,
@@ -309,6 +310,7 @@ def test_the_first_batch_alone_sets_the_map():
     ("feature_map", "n_rows", "purpose"),
     [
         (AdaptiveRF(40, sigma=1.0, random_state=0), 40, "the 40 components of AdaptiveRF"),
+        (ClusterQuantizer(40, sigma=1.0, random_state=0), 40, "the 40 components"),
         (OptimalPositiveRF(8, random_state=0), 32, "sigma"),
     ],
 )
@@ -322,6 +324,18 @@ def test_a_first_batch_with_too_few_rows_for_its_map_warns(estimator, feature_ma
     clone(model).partial_fit(X[enough], T[enough])
     clone(model).fit(X[few], T[few])
     estimator(FrozenEstimator(clone(feature_map).fit(X))).partial_fit(X[few], T[few])
+
+
+def test_landmarks_are_placed_near_the_rows_of_the_first_batch():
+    model = ApproxKernelRidge(ClusterNystroem(40, sigma=1.0, random_state=0))
+    with pytest.warns(UserWarning, match="39 rows are too few for the 40 components of Cluster"):
+        model.partial_fit(X[:39], T[:39])
+    clone(model).partial_fit(X[:40], T[:40])
+    ApproxKernelRidge(ClusterNystroem(centers=X[:9], sigma=1.0)).partial_fit(X[:1], T[:1])
+
+
+def test_a_map_without_sigma_needs_no_rows_for_it():
+    ApproxKernelRidge(RBFSampler(n_components=8, random_state=0)).partial_fit(X[:1], T[:1])
 
 
 def test_a_sigma_that_is_given_needs_no_rows():

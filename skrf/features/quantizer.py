@@ -223,6 +223,7 @@ class ClusterQuantizer(CentersOfClusters):
 
 def lacks_rows(feature_map, n_rows):
     """Return whether a map places components near rows and has more of them than there are rows."""
-    return isinstance(feature_map, (AdaptiveRF, ClusterQuantizer)) and (
-        n_rows < feature_map.n_components
-    )
+    if not isinstance(feature_map, (AdaptiveRF, CentersOfClusters)):
+        return False
+    are_of_user = not isinstance(getattr(feature_map, "centers", ""), str)  # then any rows will do
+    return not are_of_user and n_rows < feature_map.n_components

@@ -153,7 +153,11 @@ class KernelEstimator(TakesBatches, EstimatorBase):
                 f"the {transformer.n_components} components of {type(transformer).__name__}, "
                 "which are placed near rows"
             )
-        elif n_rows < _FEW_ROWS and not any(isinstance(sigma, Number) for sigma in sigmas):
+        elif (
+            n_rows < _FEW_ROWS
+            and hasattr(transformer, "sigma_")
+            and not any(isinstance(sigma, Number) for sigma in sigmas)
+        ):
             purpose = "sigma, which is learned from them"
         else:
             return
