@@ -178,8 +178,9 @@ def test_several_labels_per_row_dense_sparse_and_in_batches(model):
     assert dense.multilabel_ and dense.predict(ROWS).shape == LABELS.shape
     assert_array_equal(dense.classes_, [0, 1, 2])
     assert dense.score(ROWS, LABELS) > 0.6
-    sparse = clone(model).fit(ROWS, sp.csr_array(LABELS))
-    assert_array_equal(sparse.predict(ROWS), dense.predict(ROWS))
+    for kind in (sp.csr_array, sp.coo_matrix):
+        sparse = clone(model).fit(ROWS, kind(LABELS))
+        assert_array_equal(sparse.predict(ROWS), dense.predict(ROWS))
     if isinstance(model.feature_map, str):
         return
     parts = [slice(0, 50), slice(50, 120)]

@@ -203,6 +203,19 @@ def test_groups_stay_together(search):
 
 
 @pytest.mark.parametrize("search", SEARCHES)
+def test_folds_of_an_integer_ignore_groups_of_rows_with_copies(search):
+    targets, twice = T[:, 0] if search is ApproxKernelRidgeCV else y, np.tile(ROWS, 2)
+    model = search(RFFSampler(20, random_state=0), sigmas=[0.5, 1.0], cv=3)
+    weights = np.tile(WEIGHTS, 2)
+    expected = clone(model).fit(X[twice], targets[twice], weights).cv_results_
+    with pytest.warns(UserWarning, match="groups parameter is ignored"):  # as in GridSearchCV
+        model.fit(X[twice], targets[twice], weights, groups=twice)
+    assert_array_equal(model.cv_results_["mean_test_score"], expected["mean_test_score"])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(X[twice], targets[twice], groups=ROWS)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
 def test_few_rows_are_as_many_folds_as_they_allow(search):
     is_classifier = search is ApproxKernelRidgeClassifierCV
     rows, targets = X[:6], [0, 0, 0, 1, 1, 1] if is_classifier else np.arange(6.0)
@@ -413,6 +426,16 @@ def test_grids_hold_numbers_and_nothing_that_could_be_read_as_one():
                 clone(model).set_params(**{name: wrong}).fit(X, T)
         for good in ([1, np.float32(2.0)], np.array([1, 2]), (0.5,)):
             assert np.isfinite(clone(model).set_params(**{name: good}).fit(X, T).best_score_)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_points_may_stand_in_a_grid_twice(search):
+    targets = T[:, 0] if search is ApproxKernelRidgeCV else y
+    model = search(FIXED["trigonometric"], sigmas=[0.5, 1.0], alphas=[0.01, 0.1]).fit(X, targets)
+    twice = clone(model).set_params(sigmas=[0.5, 1.0, 0.5], alphas=[0.01, 0.1, 0.1])
+    twice.fit(X, targets)
+    assert len(twice.cv_results_["params"]) == 9
+    assert (twice.sigma_, twice.alpha_) == (model.sigma_, model.alpha_)
 
 
 def test_the_exact_kernel_far_from_the_data():

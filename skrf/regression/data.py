@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.utils.validation import has_fit_parameter
+from sklearn.utils.validation import check_consistent_length, has_fit_parameter
 
 from .._arrays import take, to_host
 from .._validation import as_numpy, check_labels, naming
@@ -383,27 +383,29 @@ def makes_folds(cv):
     return cv is None or isinstance(cv, Integral)
 
 
-def rows_of_folds(model, y, data):
-    """Return the targets and the rows that a search splits.
+def rows_of_folds(model, y, data, groups=None):
+    """Return the targets, the rows and the groups that a search splits.
 
     Its own folds split rows of positive weight, and copies are one row. A splitter of the user
     splits all rows.
     """
+    y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
     if not makes_folds(model.cv):
-        return y, data
+        return y, data, groups
     rows = merged_copies(data, is_classifier(model))
-    y = y if hasattr(y, "toarray") else as_numpy("y", y)
-    return y[rows.numbers], replace(rows, numbers=np.arange(len(rows.numbers)))
+    if groups is not None:
+        check_consistent_length(y, groups)
+        groups = as_numpy("groups", groups)[rows.numbers]
+    return y[rows.numbers], replace(rows, numbers=np.arange(len(rows.numbers))), groups
 
 
 def splits_of(model, y, data, groups):
-    """Return the `Splits` of validated rows, given y as it was passed.
+    """Return the `Splits` of rows, as `rows_of_folds` returns them.
 
     There are fewer folds than `cv` says if rows do not allow as many.
     """
     from sklearn.model_selection import check_cv  # imported here because it uses megabytes
 
-    y = y.toarray() if hasattr(y, "toarray") else as_numpy("y", y)
     cv, is_of_labels = model.cv, is_classifier(model)
     with naming("cv"):
         if makes_folds(cv):

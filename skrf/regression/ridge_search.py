@@ -127,7 +127,7 @@ class RidgeCV:
 
         Where pairs of classes are solved in their own rows, it is an unsolved fit to all of them.
         """
-        y, rows = rows_of_folds(self, y, data)
+        y, rows, groups = rows_of_folds(self, y, data, groups)
         result = self._search_of(rows, self._splits(y, rows, groups)).run()
         self._set_result(result)
         if result.fit is None:

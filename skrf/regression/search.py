@@ -147,16 +147,19 @@ def search(
     return {name: read_only(values) for name, values in table.items()}
 
 
+def _points_of(table):
+    """Return the points (sigma, alpha) of a table; sigma is 0 if the map has none."""
+    return [(params.get("sigma", 0.0), params["alpha"]) for params in table["params"]]
+
+
 def scores_of_points(table):
-    """Return the mean scores of a table by (sigma, alpha); sigma is 0 if the map has none."""
-    scores = table["mean_test_score"].tolist()
-    points = [(params.get("sigma", 0.0), params["alpha"]) for params in table["params"]]
-    return dict(zip(points, scores, strict=True))
+    """Return the mean scores of a table by (sigma, alpha)."""
+    return dict(zip(_points_of(table), table["mean_test_score"].tolist(), strict=True))
 
 
 def best_point(table):
     """Return the least sigma, with the largest alpha, of the points of rank 1."""
-    points = zip(scores_of_points(table), table["rank_test_score"], strict=True)
+    points = zip(_points_of(table), table["rank_test_score"], strict=True)
     return min((point for point, rank in points if rank == 1), key=_sigma_then_alpha)
 
 
