@@ -21,6 +21,7 @@ from skrf import (
     ApproxKernelRidgeClassifier,
     ApproxKernelRidgeClassifierCV,
     ClusterNystroem,
+    KernelRegressionClassifier,
     OptimalPositiveRF,
     RFFSampler,
 )
@@ -354,6 +355,22 @@ def test_weights_of_classes_that_some_batches_lack(case, factors):
 def test_faulty_weights_of_classes_are_named(faulty):
     with pytest.raises(ValueError, match="class_weight"):
         model(class_weight=faulty).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [ApproxKernelRidgeClassifier, KernelRegressionClassifier])
+def test_huge_weights_of_rows_and_classes(kind):
+    model = kind(OptimalPositiveRF(24, random_state=0))
+    huge = clone(model).set_params(class_weight={0: 1e200})
+    with pytest.raises(ValueError, match="class_weight times sample_weight must be at most"):
+        huge.fit(X, y, np.full(240, 1e200))
+
+
+def test_balanced_classes_of_rows_whose_weights_add_up_to_infinity():
+    model = KernelRegressionClassifier(
+        OptimalPositiveRF(24, random_state=0), class_weight="balanced"
+    )
+    expected = clone(model).fit(X, y).predict_proba(X)
+    assert_allclose(model.fit(X, y, np.full(240, 1e307)).predict_proba(X), expected, rtol=1e-12)
 
 
 # ------------------------------------------------------------------ probabilities

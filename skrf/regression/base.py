@@ -407,7 +407,14 @@ class Classification(ClassifierMixin):
             return data
         codes = np.searchsorted(self.classes_, data.y)
         factors = class_factors(self.class_weight, self.classes_, codes, data.weights, is_batch)
-        data = replace(data, sample_weight=data.weights * factors[codes])
+        with np.errstate(over="ignore"):
+            weights = data.weights * factors[codes]
+        if not np.isfinite(weights).all():
+            raise ValueError(
+                "class_weight times sample_weight must be at most the largest float, "
+                f"{np.finfo(float).max:.2g}, got class_weight={self.class_weight!r}."
+            )
+        data = replace(data, sample_weight=weights)
         return data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
 
     def _differences(self, other):

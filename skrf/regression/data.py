@@ -210,6 +210,7 @@ def class_factors(class_weight, classes, codes, weights, is_batch):
             "class_weight='balanced' needs all rows at once: pass a dict of factors, "
             "or sample_weight, with batches."
         )
+    weights = np.ldexp(weights, -np.frexp(weights.max())[1])  # whose sums do not overflow
     totals = np.bincount(codes, weights, minlength=len(classes))
     return totals.sum() / (len(totals) * totals)
 
