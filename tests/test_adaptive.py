@@ -86,6 +86,18 @@ def test_adaptive_with_share_one_is_dense():
     assert adaptive.centers_.shape[0] == 0 and adaptive.share_ == 1
 
 
+def test_the_bound_holds_where_the_coupling_draws_opposite_rows():
+    """In two columns, even functions of the noise are equal in both rows of a simplex."""
+    rows = np.random.default_rng(1).normal(size=(300, 2)) * [1, 0.02]
+    Z = np.array([[0.0, 0.0], [1.0, 0.0]])
+    adaptive = AdaptiveRF(2, sigma=1.0, share=0.95, coupling="simplex", random_state=0).fit(rows)
+    kernel = adaptive.exact_kernel(Z, -Z)
+    draws = [adaptive.redraw(seed).approximate_kernel(Z, -Z) for seed in range(600)]
+    errors = np.mean((np.array(draws) - kernel) ** 2, axis=0)
+    # Up to 1.2 times the bound of independent rows, 0.6 times this one.
+    assert (errors < adaptive.kernel_variance(Z, -Z)).all()
+
+
 def test_adaptive_places_its_centers():
     assert len(fitted("AdaptiveRF", keys=None, centers="kmeans").centers_) == 24
     adaptive = fitted("AdaptiveRF", keys=None, centers="random")

@@ -98,7 +98,7 @@ class KernelMatrixMixin:
         Returns
         -------
         ndarray of shape (n_x, n_y)
-            Variance over draws, about the mean of the estimate; a proven upper bound where
+            Variance over draws, about the mean of the estimate; an upper bound where
             ``kernel_variance_is_exact_`` is False.
 
         Raises

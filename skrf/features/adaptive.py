@@ -6,6 +6,7 @@ used if both sides are multiplied by sqrt(p / q). Ours mixes the optimal dense p
 bounds the weights, with normal bumps around centres.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -207,7 +208,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     Notes
     -----
     `kernel_variance` is an upper bound for independent draws from the proposal, given the centres.
-    Coupled draws stay below it in measurements; this is not proven.
+    It is doubled where the coupling draws opposite pairs, as "simplex" does in two columns. Other
+    coupled draws stay below it in measurements; this is not proven.
 
     Labels move projections to the regions of each class, which makes kernel regression more
     accurate; the estimate of the kernel stays unbiased, as it does for any centres. Labels are used
@@ -376,7 +378,19 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         log_dense = dense.log_second_moment(geometry)
         log_moment = parameters.mixture.log_second_moment(log_dense, *sides)
         logs = dense.log_scale(geometry) + log_expm1(np.maximum(log_moment, 0.0))
-        return logs - np.log(parameters.n_projections) + self._log_outer_factor(parameters, X, Y)
+        logs = logs - np.log(parameters.n_projections) + self._log_outer_factor(parameters, X, Y)
+        return logs + math.log1p(self._share_of_opposites(parameters))
+
+    def _share_of_opposites(self, parameters):
+        """Return the share of the rows that are drawn opposite to another one, as in two columns.
+
+        Features may be even functions of the noise, of which opposite rows are copies.
+        """
+        blocks = self._joint.blocks(parameters.n_projections, parameters.n_features)
+        n_opposite = sum(
+            rows * count for rows, count in blocks.items() if self._joint.pair_cosine(rows) == -1
+        )
+        return n_opposite / parameters.n_projections
 
     def _variance_is_exact(self, parameters):
         return False
