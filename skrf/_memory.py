@@ -10,6 +10,8 @@ import sys
 from functools import cache
 from pathlib import Path, PurePosixPath
 
+from ._validation import class_name
+
 try:
     import resource
 except ImportError:  # Windows
@@ -44,7 +46,7 @@ def check_fits(n_bytes, asked, purpose):
 
 def components(estimator):
     """Return the parameter of a feature map that asks for its size."""
-    return f"n_components={estimator.n_components!r} of {type(estimator).__name__}"
+    return f"n_components={estimator.n_components!r} of {class_name(estimator)}"
 
 
 def available():

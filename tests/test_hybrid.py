@@ -8,7 +8,7 @@ from samples import X, Y, fitted
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
-from skrf import HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
+from skrf import HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler, theory
 from skrf._sums import log_estimate
 from skrf.features import Coefficients
 
@@ -139,6 +139,17 @@ def test_coefficients_that_make_no_sense_are_refused():
     three = "positive", "hyperbolic", "trigonometric"
     with pytest.raises(ValueError, match="coefficients of a user are for two bases"):
         HybridRF(coefficients=cosines(1.0), base=three).fit(X)
+
+
+@pytest.mark.parametrize("coefficients", ["angular", "clustered"])
+def test_errors_after_a_fit_name_the_class_that_users_know(coefficients):
+    hybrid = HybridRF(100, coefficients=coefficients, coupling="iid", random_state=0)
+    with pytest.raises(ValueError, match=r"but HybridRF\(.*random_state=0\) has none"):
+        theory.hoeffding_bound(hybrid.fit(X), X, error=0.1)
+    with pytest.raises(ValueError, match="parameter of HybridRF must be"):
+        clone(hybrid).set_params(sigma=1e300).fit(X)
+    with pytest.raises(MemoryError, match="of HybridRF needs"):
+        clone(hybrid).set_params(n_components=10**15).fit(X)
 
 
 @pytest.mark.parametrize("name", ["HybridRF", "HybridRF-hyperbolic", "HybridRF-gaussian"])

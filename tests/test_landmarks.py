@@ -25,6 +25,7 @@ from skrf import (
     ApproxKernelAttention,
     ApproxKernelRidge,
     ApproxKernelRidgeClassifier,
+    ApproxKernelRidgeCV,
     ClusterNystroem,
     ClusterQuantizer,
     KernelRegressionClassifier,
@@ -333,6 +334,24 @@ def test_given_rows_are_the_landmarks(convert):
     own[0] = 0.0
 
 
+def test_landmarks_and_rows_may_have_names_of_columns_or_not():
+    pd, names = pytest.importorskip("pandas"), list("abcd")
+    table, named = pd.DataFrame(X, columns=names), pd.DataFrame(Q, columns=names)
+    expected = ClusterNystroem(centers=Q, sigma=0.7).fit(X).centers_
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows, own in product((X, table), (Q, named)):
+            assert_array_equal(ClusterNystroem(centers=own, sigma=0.7).fit(rows).centers_, expected)
+    with pytest.raises(ValueError, match="feature names should match"):
+        ClusterNystroem(centers=named[names[::-1]]).fit(table)
+
+
+@pytest.mark.parametrize("sigmas", [3, None])
+def test_searches_keep_given_landmarks(sigmas):
+    model = ApproxKernelRidgeCV(ClusterNystroem(centers=Q[:9]), sigmas=sigmas).fit(X, y)
+    assert_array_equal(model.feature_map_.centers_, Q[:9])
+
+
 def test_equal_landmarks_count_once():
     rows = Q[:5]
     doubled = ClusterNystroem(centers=np.vstack([rows, rows]), sigma=0.7).fit(X)
@@ -348,9 +367,13 @@ def test_given_rows_are_checked_like_X():
         (Q[:0], "centers.*minimum of 1"),
         ("none", "'centers' parameter"),
         (3, "'centers' parameter"),
+        ([[1.0], [1.0, 2.0]], "^centers: "),
+        (1e200 * Q[:3], "^centers is too large at sigma=.* entry of centers is"),
     ):
         with pytest.raises(ValueError, match=f"(?is){words}"):
             ClusterNystroem(centers=wrong).fit(X)
+    with pytest.raises(TypeError, match="centers: .* at least 1 dimension"):
+        ClusterNystroem(centers=np.array(3.0)).fit(X)
     with pytest.raises(ValueError, match="^n_components=7 has no effect with centers of 3 rows"):
         ClusterNystroem(7, centers=Q[:3]).fit(X)
 

@@ -8,6 +8,7 @@ from scipy.spatial.distance import pdist
 from sklearn.metrics.pairwise import manhattan_distances
 
 from .._arrays import LARGEST, largest_entry, squared_distances
+from .._validation import class_name
 from ._clusters import representatives, unique_rows
 from .spectra import SPECTRA, Gaussian
 from .streams import MEDIAN
@@ -38,7 +39,7 @@ def resolve_sigma(feature_map, statistics, sample):
     # float32 would overflow in the comparison, and a huge integer in the conversion to float.
     elif (sigma if isinstance(sigma, int) else float(sigma)) > LARGEST:
         raise ValueError(
-            f"The 'sigma' parameter of {type(feature_map).__name__} must be 'scale', 'median' or a "
+            f"The 'sigma' parameter of {class_name(feature_map)} must be 'scale', 'median' or a "
             f"float in the range (0.0, {LARGEST}]. Got {sigma!r} instead."
         )
     sigma = float(sigma)
@@ -53,6 +54,11 @@ def _check_scaled(name, sigma, moments, rows):
     largest = _least_largest(moments)
     if rows is not None and sigma > 1:
         largest = max(largest, largest_entry(rows))
+    check_largest(name, sigma, largest)
+
+
+def check_largest(name, sigma, largest):
+    """Raise unless the square of the largest entry of rows, scaled or not, is a float."""
     if not max(sigma, 1.0) * largest <= LARGEST:
         raise ValueError(
             f"{name} is too large at sigma={sigma:.4g}: its entries, and sigma times these, must "

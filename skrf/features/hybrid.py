@@ -294,9 +294,18 @@ class HybridRF(CenteredRandomFeatures):
         raise NotImplementedError("Bases have nonlinearities of their own.")
 
 
-class ProductHybridRF(ProductSteps, HybridRF):
+class _Named:
+    """What error messages call the class that users know."""
+
+    _class_name = "HybridRF"
+
+    def __repr__(self, N_CHAR_MAX=700):
+        return HybridRF(**self.get_params(deep=False)).__repr__(N_CHAR_MAX)
+
+
+class ProductHybridRF(_Named, ProductSteps, HybridRF):
     """HybridRF as its fits hold it, with coefficients that multiply features of bases."""
 
 
-class ClusteredHybridRF(ClusterSteps, HybridRF):
+class ClusteredHybridRF(_Named, ClusterSteps, HybridRF):
     """HybridRF as its fits hold it, with clusters."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.linalg.lapack import dpocon, dpotrf
+from sklearn.utils.validation import _get_feature_names, _num_samples
 
 from .. import _kernels
 from .._arrays import (
@@ -23,13 +24,14 @@ from .._arrays import (
 from .._sums import Rows
 from .._threads import rows_of_call
 from .._typing import Array, RandomState, Sigma
-from .._validation import Interval, StrOptions, read_only, validate_rows
+from .._validation import Interval, StrOptions, draft_of, naming, read_only, validate_rows
 from ..projections import DenseProjection
 from ._affine import Affine, about_a_row
 from ._clusters import by_first, centers_of_classes, class_labels, representatives, unique_rows
 from ._docs import document
 from ._flaws import warn_of_far_rows
 from ._map import FeatureMap, signed_rows
+from ._sigma import check_largest
 from .base import BaseRandomFeatures
 from .spectra import SPECTRA
 from .streams import CENTERS, KEYS, QUERIES
@@ -563,7 +565,10 @@ class ClusterNystroem(CentersOfClusters):
     @property
     def _n_landmarks(self):
         """Number of landmarks that are given, or None."""
-        return None if isinstance(self.centers, str) else np.shape(self.centers)[0]
+        if isinstance(self.centers, str):
+            return None
+        with naming("centers"):
+            return _num_samples(self.centers)
 
     def _n_columns(self, n_rows):
         return self._n_landmarks or super()._n_columns(n_rows)
@@ -575,9 +580,20 @@ class ClusterNystroem(CentersOfClusters):
         gathered = super()._gather(X, sample_weight, keys, before=before, y=y)
         if self._n_landmarks is not None:
             draft, *_, sample = gathered
-            rows = to_host(validate_rows(draft, self.centers, reset=False, name="centers"))
+            rows = self._read_landmarks(draft)
             sample.once("centers", lambda: (np.array(Affine(1.0).on_host(rows)), None))
         return gathered
+
+    def _read_landmarks(self, draft):
+        """Return the given landmarks as rows; names of columns must agree if X has some as well."""
+        names = _get_feature_names(self.centers)
+        if names is None or not hasattr(draft, "feature_names_in_"):
+            # scikit-learn would warn, although landmarks often are arrays where X is a table.
+            n_features, draft = draft.n_features_in_, draft_of(draft)
+            draft.n_features_in_ = n_features
+            if names is not None:
+                draft.feature_names_in_ = names
+        return to_host(validate_rows(draft, self.centers, reset=False, name="centers"))
 
     def _sizes(self):
         if self._n_landmarks is not None and self.n_components not in (100, self._n_landmarks):
@@ -594,6 +610,8 @@ class ClusterNystroem(CentersOfClusters):
 
     def _learn_from_rows(self, parameters, sample):
         parameters.centers_, _ = self._centers(parameters, sample)
+        if self._n_landmarks is not None:
+            check_largest("centers", parameters.sigma, largest_entry(parameters.centers_))
         parameters.centers = sample.once("centers in units", partial(Centers, parameters.centers_))
         parameters.n_projections = len(parameters.centers_)
 

@@ -245,7 +245,8 @@ def needs_targets(feature_map, target):
 
     Landmarks can do without: a search then shares them among all folds.
     """
-    if isinstance(feature_map, ClusterNystroem) and feature_map.centers == "auto":
+    centers = feature_map.centers if isinstance(feature_map, ClusterNystroem) else None
+    if isinstance(centers, str) and centers == "auto":
         return False
     return not hasattr(feature_map, "_learns_from") or feature_map._learns_from(target)
 
