@@ -363,6 +363,9 @@ def test_huge_weights_of_rows_and_classes(kind):
     huge = clone(model).set_params(class_weight={0: 1e200})
     with pytest.raises(ValueError, match="class_weight times sample_weight must be at most"):
         huge.fit(X, y, np.full(240, 1e200))
+    tiny = clone(model).set_params(class_weight={0: 1e-200}).fit(X, y, np.full(240, 1e-200))
+    dropped = clone(model).set_params(class_weight={0: 0}).fit(X, y, np.full(240, 1e-200))
+    assert_array_equal(tiny.decision_function(X), dropped.decision_function(X))
 
 
 def test_balanced_classes_of_rows_whose_weights_add_up_to_infinity():

@@ -1,8 +1,8 @@
 """What all estimators on sums have in common: they read rows, add, merge, finish, and answer.
 
 An estimator has a fit, `_fitted`: `KeySums` of kernel regression, or `RidgeSums`. Both hold the
-feature maps and are immutable; they are made by ``before``, and have ``added(data)``,
-``merge(other)`` and ``emptied``. Fits, batches and searches need no more.
+feature maps and are immutable; they begin without rows, and have ``added(data)``, ``merge(other)``
+and ``emptied``. Fits, batches and searches need no more.
 """
 
 import warnings
@@ -415,7 +415,7 @@ class Classification(ClassifierMixin):
                 f"{np.finfo(float).max:.2g}, got class_weight={self.class_weight!r}."
             )
         data = replace(data, sample_weight=weights)
-        return data if factors.all() else data.part(np.flatnonzero(data.sample_weight))
+        return data if weights.all() else data.part(np.flatnonzero(weights))
 
     def _differences(self, other):
         if isinstance(self.class_weight, str):

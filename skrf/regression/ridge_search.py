@@ -257,13 +257,13 @@ def needs_targets(feature_map, target):
 class ApproxKernelRidgeCV(RidgeCV, ApproxKernelRidge):
     """Ridge regression on random features that chooses sigma and alpha itself.
 
-    With ``sigmas``, every pair of sigma and alpha is scored by cross-validation, in one pass over
-    the rows per sigma: the sums of a fold give the squared errors on its held-out rows, the sums of
-    the other folds are merged for its training set, and the final fit merges all folds. With
-    ``sigmas=None`` the map keeps its sigma, and alpha is chosen by closed-form leave-one-out, as in
-    scikit-learn's RidgeCV; copies are left out together. There, `fit_batches` uses generalised
-    cross-validation, in which all rows have the mean leverage, because it does not revisit rows;
-    with ``sigmas``, it searches a sample of 100,000 rows, or all if there are fewer.
+    With ``sigmas``, every pair of sigma and alpha is scored by cross-validation. The features of a
+    sigma are computed once, and summed fold by fold: the sums of the other folds are merged for the
+    training set of each. The final fit sums all rows. With ``sigmas=None`` the map keeps its sigma,
+    and alpha is chosen by closed-form leave-one-out, as in scikit-learn's RidgeCV; copies are left
+    out together. There, `fit_batches` uses generalised cross-validation, in which all rows have the
+    mean leverage, because it does not revisit rows; with ``sigmas``, it searches a sample of
+    100,000 rows, or all if there are fewer.
 
     Parameters
     ----------
@@ -382,9 +382,9 @@ class ApproxKernelRidgeClassifierCV(RidgeCV, ApproxKernelRidgeClassifier):
     """Ridge classification on random features that chooses sigma and alpha itself.
 
     The search is that of `ApproxKernelRidgeCV`, on targets of -1 and 1 for every class; the score
-    is their negative mean squared error. The two best values of sigma
-    get a second look, with the same maps: the pair of sigma and alpha wins whose decisions are the
-    most accurate on held-out rows. Predictions are those of `ApproxKernelRidgeClassifier`.
+    is their negative mean squared error. The two best values of sigma get a second look, with the
+    same maps: the pair of sigma and alpha wins whose decisions are the most accurate on held-out
+    rows. Predictions are those of `ApproxKernelRidgeClassifier`.
 
     Parameters
     ----------
