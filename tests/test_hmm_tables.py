@@ -621,6 +621,31 @@ def test_covariances_of_another_type_are_refused(kind, said):
         GaussianEmissions(np.zeros((3, 2)), covars, covariance_type=kind)
 
 
+@pytest.mark.parametrize(
+    ("means", "covars", "kind", "said"),
+    [
+        ([[0.0]], [[np.nan]], "diag", "finite numbers .*nan"),
+        ([[0.0]], [[np.inf]], "full", "finite numbers .*inf"),
+        ([[np.nan]], [[1.0]], "diag", "finite numbers .*nan"),
+        (np.zeros((2, 0)), np.zeros((2, 0)), "diag", r"shape \(n_states, p\)"),
+        ([[0.0, 0.0]], [[[1.0, 0.5], [0.0, 1.0]]], "full", "symmetric"),
+        (np.zeros((1, 3)), [[[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1e12]]], "diag", "diagonal"),
+    ],
+)
+def test_covariances_that_are_none_are_refused(means, covars, kind, said):
+    with pytest.raises(ValueError, match=f"(?s){said}"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GaussianEmissions(means, covars, covariance_type=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_take_the_type_of_covariances(kind):
+    _, start, moves, means, covars = of_gaussians(kind)
+    tables = {"means": means, "covars": covars, "covariance_type": kind}
+    model = KernelHMM.from_tables(start, moves, **tables)
+    assert model.emissions_.covariance_type == kind
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_updates_raise_the_likelihood_with_missing_entries(kind):
     model, *_, means, covars = of_gaussians(kind)

@@ -15,7 +15,7 @@ _LEAST_ROOT = 1e-12  # of what variances have above the floor, as a share of the
 _LARGEST = 1e140  # entries of rows up to which sums of squares are finite
 _KINDS = {
     "diag": "diagonal",
-    "full": "any",
+    "full": "symmetric",
     "tied": "the same for all states",
     "spherical": "multiples of the identity",
 }
@@ -81,16 +81,20 @@ class GaussianEmissions:
         n, p = self.means.shape if self.means.ndim == 2 else (0, 0)
         if covars.shape == (n, p):
             covars = covars[:, :, None] * np.eye(p)
-        if not n or covars.shape != (n, p, p) or not np.isfinite(self.means).all():
+        is_shaped = n * p > 0 and covars.shape == (n, p, p)
+        if not is_shaped or not (np.isfinite(self.means).all() and np.isfinite(covars).all()):
             raise ValueError(
-                "means must have shape (n_states, p) and covars (n_states, p) or (n_states, p, p), "
-                f"got {self.means.shape} and {covars.shape}."
+                "means must hold finite numbers of shape (n_states, p) and covars of shape "
+                f"(n_states, p) or (n_states, p, p), got {means!r} and {covars!r}."
             )
         with naming("covars"):
             np.linalg.cholesky(covars)
         self.covars, self.covariance_type, self.floor = covars, covariance_type, np.zeros(p)
         constrained = self._constrained(covars, np.ones(n))
-        if not np.allclose(covars, constrained, atol=1e-8 * np.abs(covars).max()):
+        constrained = (constrained + constrained.transpose(0, 2, 1)) / 2
+        roots = np.sqrt(np.diagonal(covars, axis1=1, axis2=2).max(axis=0))
+        units = np.outer(roots, roots)
+        if not np.allclose(covars / units, constrained / units, atol=1e-8):
             raise ValueError(
                 f"covars must be {_KINDS[covariance_type]} with {covariance_type=}, got {covars!r}."
             )

@@ -359,7 +359,8 @@ class KernelHMM(MaximumLikelihood):
         means : array-like of shape (n_states, p), default=None
             Means of normal emissions, in place of `emissionprob`.
         covars : array-like of shape (n_states, p) or (n_states, p, p), default=None
-            Their variances or covariances; these stay diagonal if all are.
+            Their variances or covariances. Without a `covariance_type` these stay diagonal if all
+            are, and may otherwise become any.
         **params : dict
             Further parameters of the class.
 
@@ -404,6 +405,7 @@ class KernelHMM(MaximumLikelihood):
             kind = "full"
             if np.ndim(covars) == 2 or not np.any(covars * (1 - np.eye(np.shape(covars)[-1]))):
                 kind = "diag"
+            kind = params.get("covariance_type", kind)
             tables["emissions"] = GaussianEmissions(means, covars, covariance_type=kind)
         for name in _MASKS:
             if name in tables and tables[name].all():
