@@ -10,8 +10,6 @@ import sys
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from ._validation import class_name
-
 try:
     import resource
 except ImportError:  # Windows
@@ -42,6 +40,11 @@ def check_fits(n_bytes, asked, purpose):
             f"{asked} needs {_shown(n_bytes)} of memory for {purpose}, but this process may use "
             f"only {_shown(available())}."
         )
+
+
+def class_name(estimator):
+    """Return the name by which users know the class of an estimator."""
+    return getattr(estimator, "_class_name", type(estimator).__name__)
 
 
 def components(estimator):

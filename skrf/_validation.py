@@ -51,11 +51,6 @@ def naming(name):
         raise kind(f"{name}: {error}{hint}") from error
 
 
-def class_name(estimator):
-    """Return the name by which users know the class of an estimator."""
-    return getattr(estimator, "_class_name", type(estimator).__name__)
-
-
 def validate_rows(estimator, X, *, reset, name="X", allow_nan=False):
     """Return the rows of X as floats, float32 kept and everything else float64.
 

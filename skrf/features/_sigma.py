@@ -8,7 +8,7 @@ from scipy.spatial.distance import pdist
 from sklearn.metrics.pairwise import manhattan_distances
 
 from .._arrays import LARGEST, largest_entry, squared_distances
-from .._validation import class_name
+from .._memory import class_name
 from ._clusters import representatives, unique_rows
 from .spectra import SPECTRA, Gaussian
 from .streams import MEDIAN
