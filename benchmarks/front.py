@@ -24,8 +24,8 @@ MAPS = {  # and when to choose each of them
     "ClusterNystroem": "accuracy for few components",
     "ClusterQuantizer": "probabilities, no negative sums",
     "AdaptiveRF": "unbiased, no negative sums",
-    "OptimalPositiveRF": "no negative sums, from batches",
-    "RFFSampler": "you want to bound the error",
+    "OptimalPositiveRF": "no negative sums, rows in batches",
+    "RFFSampler": "bounds of the error",
     "Nystroem": "",
     "RBFSampler": "",
 }
@@ -50,10 +50,10 @@ def votes():
     r2, coverage = cars["R2"][name], cars["coverage"][name]
     peers = "; ".join(f"{other} {value:.3f}" for other, value in others["R2"].items())
     text = f"""\
-Five shuffled folds, three times; CPU seconds of a fit; the accuracy is a tie with LightGBM. People
-vote for the nearer candidate: the kernel finds this, and logistic regression is better once it is
-given both distances. On cars with text and gaps (`vega_datasets`), R2 is {r2:.3f} ({peers}), and
-{coverage:.0f} % of new cars lie inside intervals of 90 %."""
+Five shuffled folds, repeated three times; CPU seconds are those of a fit; accuracy is a tie with
+LightGBM. People vote for the nearer candidate: the kernel finds this out, and logistic regression
+is better once it is given both distances. On cars with text and gaps (`vega_datasets`), R2 is
+{r2:.3f} ({peers}), and {coverage:.0f} % of new cars lie inside intervals of 90 %."""
     text = text.replace("\n", " ")
     return lines, text
 
@@ -69,10 +69,10 @@ def rows():
         " and ".join(f"{errors[name][n]:.3f}" for n in late) for name in (best[last], machine)
     )
     text = f"""\
-**Where it stops.** On prices of diamonds the kernel machine has the smallest error up to
+**Where it stops.** On diamond prices the kernel machine has the smallest error up to
 {leads[-1]:,} rows. At {" and ".join(f"{n:,}" for n in late)} {best[last]} is ahead ({theirs}; the
-kernel machine {ours}), and a fit to {last:,} rows takes {seconds[machine][last]:.0f} CPU seconds
-instead of {seconds[best[last]][last]:.0f} ({other_seconds(seconds, last)}).""".replace("\n", " ")
+kernel machine {ours}), and fitting {last:,} rows takes {seconds[machine][last]:.0f} CPU seconds,
+against {seconds[best[last]][last]:.0f} ({other_seconds(seconds, last)}).""".replace("\n", " ")
     sets, _, wins = tables()[1].partition(" classification sets")
     wins = wins.partition("CPU time of search and fit. ")[2]
     return [], f"{text} On {sets.split()[-1]} sets of at most {ROWS:,} rows, t{wins[1:]}"
@@ -86,7 +86,7 @@ def other_seconds(seconds, last):
 def transport():
     """Return lines about optimal transport, and a sentence."""
     table = door("transport")
-    lines = [["features", "sum not positive in round", "error of colours", "CPU s"]]
+    lines = [["features", "breaks down in round", "error of colours", "CPU s"]]
     exact, features = table[table["seed"].isna()].iloc[0], table[table["seed"].notna()]
     for name, draws in features.groupby("features", sort=False):
         rounds = sorted({int(number) for number in draws["broke in round"].dropna()})
@@ -95,11 +95,9 @@ def transport():
         lines.append([name, broke, error, f"{draws['seconds'].mean():.1f}"])
     lines.append(["exact kernel", "never", "0", f"{exact['seconds']:.1f}"])
     size = int(features["components"].iloc[0])
-    text = f"{size:,} components, three draws. Kernel and size matter: with half of this gamma"
-    text += (
-        " `Nystroem` survives and is better. For all 273,280 pixels the exact kernel does not fit"
-    )
-    text += " into memory."
+    text = f"{size:,} components, three draws. The outcome depends on the kernel and the size: with"
+    text += " half this gamma, `Nystroem` does not break down and does better. For all"
+    text += " 273,280 pixels the exact kernel does not fit into memory."
     return lines, text
 
 
@@ -111,7 +109,7 @@ def maps():
             "map, 32 components",
             "accuracy, %",
             "log loss",
-            "the same, kernel regression",
+            "the same in kernel regression",
             "CPU s",
             "choose it for",
         ]
@@ -121,8 +119,9 @@ def maps():
         cells = [f"{row['logistic accuracy']:.1f}", f"{row['logistic loss']:.3f}"]
         cells += [f"{row['regression accuracy']:.1f}, {row['regression loss']:.3f}"]
         lines.append([name, *cells, f"{row['seconds']:.1f}", reason])
-    text = "Means over five UCI sets, at most 1,000 training rows, three splits: before logistic"
-    return lines, f"{text} regression, with sigma and C searched, and in kernel regression."
+    text = "Means over five UCI sets, at most 1,000 training rows and three splits: each map before"
+    text += " logistic regression, with a search over sigma and C, and in kernel regression."
+    return lines, text
 
 
 def tables():
