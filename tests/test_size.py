@@ -175,6 +175,14 @@ def test_the_least_bound_is_the_smallest_that_is_known():
         n_components_for(RFFSampler(), X, rel_error=1e-4, probability=0.9)
 
 
+@pytest.mark.parametrize("probability", [None, 0.9])
+def test_parameters_set_after_a_fit_count(probability):
+    rows = np.random.default_rng(0).normal(size=(30, 3))
+    own = PositiveRF(10, coupling="iid", sigma=0.3).fit(rows).set_params(variant="hyperbolic")
+    question = {"X": rows, "rel_error": 0.3, "probability": probability}
+    assert n_components_for(own, **question) == n_components_for(clone(own), **question)
+
+
 def test_size_refuses_what_it_cannot_be_asked():
     for wrong in (0, 1, -0.5, "high"):
         with pytest.raises(ValueError, match=r"probability must be None or a number in \(0, 1\)"):
