@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from scipy.special import logsumexp
 from sklearn.base import clone
 
 from skrf.attention import GeneralizedMap
@@ -28,7 +27,11 @@ def log_products(feature_map, q, k):
         side(rows) for side, rows in zip(feature_map.feature_maps_, (q, k), strict=True)
     )
     if left_scale is None:
-        return logsumexp(left[:, None] + right[None], axis=2), 1.0
+        logs = left[:, None] + right[None]
+        top = logs.max(axis=2, keepdims=True)
+        top = np.where(top > -np.inf, top, 0.0)
+        with np.errstate(divide="ignore"):
+            return np.log(np.exp(logs - top).sum(axis=2)) + top[..., 0], 1.0
     scale = left_scale[:, None] + right_scale[None]
     top = scale.max(axis=2, keepdims=True)
     sums = np.sum(left[:, None] * right[None] * np.exp(scale - top), axis=2)
