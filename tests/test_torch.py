@@ -161,6 +161,25 @@ def test_gradients_are_differences(name, is_causal):
     assert torch.autograd.gradcheck(attend, parts, fast_mode=True)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_gradients_of_blocks_are_joined_once(is_causal):
+    """The gradient of a slice is as long as the whole: one for every block is quadratic."""
+
+    def n_slices(n_blocks):
+        parts = [part.requires_grad_() for part in inputs(1, 1, 1024 * n_blocks, 3)]
+        waiting, nodes = [made("default", is_causal=is_causal)(*parts).grad_fn], set()
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in nodes:
+                nodes.add(node)
+                waiting += [following for following, _ in node.next_functions]
+        # Those of columns, of which a block has a few, are no longer than it.
+        rows = [node for node in nodes if node.name() == "SliceBackward0"]
+        return sum(node._saved_self_sym_sizes[-2] > 1024 for node in rows)
+
+    assert n_slices(3) == n_slices(2)
+
+
 class Decay(torch.nn.Module):
     """Weights exp(-rate |offset|)."""
 

@@ -32,6 +32,7 @@ from .._arrays import (
     constant,
     is_array_api,
     is_on_gpu,
+    is_torch,
     like,
     namespace,
     rows_at_once,
@@ -93,7 +94,7 @@ class KeyFeatures:
         if sets.stop - sets.start < n:
             maps = [maps[i % n] for i in range(sets.start, sets.stop)]
         self.inputs, self.maps, self.xp = inputs.of(sets), maps, namespace(inputs.q)
-        inputs = self.inputs
+        self._parts, inputs = {}, self.inputs
         self.is_positive = all([head.is_positive for head in maps])
         largest, gates = check_finite("v", inputs.v), inputs.log_gates
         self.is_usual = largest == 0 or 1 / _USUAL < largest < _USUAL
@@ -124,15 +125,33 @@ class KeyFeatures:
         n_heads = math.prod(self.inputs.q.shape[:-2])
         return block_size or rows_at_once(self.inputs.q, n_heads * _ROW_ENTRIES, FEATURE_ROWS)
 
+    def cut(self, name, parts):
+        """Cut an input into the slices of rows that are read: all of its rows, in their order.
+
+        Torch fills a gradient of the whole length for every slice that is read alone.
+        """
+        array = getattr(self.inputs, name)
+        if is_torch(array) and len(parts) > 1:
+            pieces = array.split([rows.stop - rows.start for rows in parts], dim=-2)
+            self._parts[name] = {
+                rows.start: piece for rows, piece in zip(parts, pieces, strict=True)
+            }
+
+    def _rows(self, name, rows):
+        """Return some rows of an input."""
+        if name in self._parts:
+            return self._parts[name][rows.start]
+        return getattr(self.inputs, name)[..., rows, :]
+
     def queries(self, rows):
         """Return the features of some queries (U, G, n, M)."""
         sides = [head.queries for head in self.maps]
-        return self._of(sides, self.inputs.q[..., rows, :], self._memory[0])
+        return self._of(sides, self._rows("q", rows), self._memory[0])
 
     def keys(self, rows):
         """Return the features of some keys (U, n, M); those of padding are zero."""
         sides, padding = [head.keys for head in self.maps], self.inputs.padding
-        features = self._of(sides, self.inputs.k[..., rows, :], self._memory[1])
+        features = self._of(sides, self._rows("k", rows), self._memory[1])
         if padding is None:
             return features
         hidden, fill = padding[..., rows, None], arithmetic(features.values).fill
@@ -142,7 +161,7 @@ class KeyFeatures:
 
     def values(self, rows):
         """Return [1, values] of some keys (U, n, 1 + e); rows of padding are 0."""
-        xp, values, padding = self.xp, self.inputs.v[..., rows, :], self.inputs.padding
+        xp, values, padding = self.xp, self._rows("v", rows), self.inputs.padding
         values = cast(values, self.dtype)
         values = xp.concat([xp.ones_like(values[..., :1]), values], axis=-1)
         if padding is None:
@@ -183,8 +202,10 @@ def _signed(rows):
 
 def key_sums(features, size):
     """Return the `Sums` over all keys."""
-    sums = None
-    for rows in blocks(features.inputs.k.shape[-2], size):
+    sums, parts = None, blocks(features.inputs.k.shape[-2], size)
+    features.cut("k", parts)
+    features.cut("v", parts)
+    for rows in parts:
         sums = added(sums, features.keys(rows), features.values(rows))
     return sums
 
@@ -195,7 +216,9 @@ def attend_to_all(features, out, block_size=None):
     sums = key_sums(features, size)
     sums = sums.balanced() if features.is_positive else sums
     sums = Sums(sums.sums[..., None, :, :], sums.top[..., None, :])  # for the heads of a set
-    for rows in blocks(features.inputs.q.shape[-2], size):
+    parts = blocks(features.inputs.q.shape[-2], size)
+    features.cut("q", parts)
+    for rows in parts:
         out.put(*sums.weigh(features.queries(rows)))
 
 
@@ -224,6 +247,9 @@ def attend_to_earlier(features, out, sums, block_size, goes_on=True):
     if n > 1:
         parts = _blocks_of_gates([0, first, n], gates, features.rows_at_once(block_size))
     is_alone = sums is None and not goes_on and len(parts) == 1 and n <= _ALONE
+    own = [slice(rows.start - first, rows.stop - first) for rows in parts if rows.start >= first]
+    for name, of_input in (("q", own), ("k", parts), ("v", parts)):
+        features.cut(name, of_input)
     for rows in parts:
         keys, values, fall = features.keys(rows), features.values(rows), None
         block_gates = None if gates is None else gates[..., rows]
