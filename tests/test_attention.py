@@ -135,6 +135,26 @@ def test_short_sets_are_computed_together_as_if_alone(name, is_fitted, causal, m
         assert sizes[0].stop == (3 if is_fitted and size == 4 else size)
 
 
+def test_sets_may_have_different_numbers_of_features():
+    """Clusters are at most as many as rows: a text of one word has fewer features."""
+    q, k, v = inputs(n=40, s=40)
+    padding = np.zeros((2, 40), bool)
+    padding[1, 1:] = True
+    attention = ApproxKernelAttention(MAPS["clustered"])
+    expected = attention_of(attention, q, k, v, padding)
+    result = attention(q, k, v, key_padding_mask=padding)
+    assert_allclose(result, expected, rtol=1e-10, atol=1e-10)
+    attention = ApproxKernelAttention(MAPS["clustered"], causal=True)
+    k = k[0, :, :20].copy()
+    k[1] = k[1, 0]
+    attention.fit(k, k)
+    assert len({head.n_components_ for head in attention.feature_maps_}) == 2
+    expected = attention_of(attention, k[None], k[None], v[:1, :, :20])[0]
+    assert_allclose(attention(k, k, v[0, :, :20]), expected, rtol=1e-10, atol=1e-10)
+    with pytest.raises(ValueError, match="A state needs as many features for every head, got"):
+        attention.step(k, k, v[0, :, :20], attention.init_state())
+
+
 @pytest.mark.parametrize("n_queries", [1, 40])
 @pytest.mark.parametrize(("name", "mask"), CASES)
 def test_fewer_queries_are_the_last_positions(name, mask, n_queries):

@@ -98,6 +98,13 @@ def fitted(prototype, queries, keys, before=None):
     return prototype if is_fixed else prototype._adapted(queries, keys)
 
 
+def differ_in_size(maps):
+    """Return whether maps have different numbers of features, such as clusters of few rows."""
+    if len({id(head.transformer) for head in maps}) == 1:
+        return False  # one draw for all, and functions may not know their number yet
+    return len({head.n_features for head in maps}) > 1
+
+
 def ignores_data(prototype):
     """Return whether a map is the same whatever the data are."""
     return not (needs_data(prototype) or hasattr(prototype, "_adapted"))

@@ -24,6 +24,7 @@ from ._diagnosis import (
 from ._feature_maps import (
     HeadMaps,
     check_lse,
+    differ_in_size,
     fitted,
     ignores_data,
     needs_data,
@@ -496,6 +497,12 @@ class ApproxKernelAttention(EstimatorBase):
         self.init_state()
         options = key_padding_mask, log_gates, return_lse
         inputs, maps = self._prepared(q, k, v, *options, is_step=True)
+        if differ_in_size(maps):
+            raise ValueError(
+                "A state needs as many features for every head, got "
+                f"{[head.n_features for head in maps]} from feature_map={self.feature_map!r}: "
+                "fit to heads of more distinct rows."
+            )
         attended = self._attend(inputs, maps, state=state, wants_lse=return_lse)
         warn_of_result(attended, inputs)
         is_double = state.is_double or attended.is_double
@@ -587,6 +594,8 @@ class ApproxKernelAttention(EstimatorBase):
 
     def _slices(self, inputs, maps):
         """Return slices of the sets that are computed at a time."""
+        if differ_in_size(maps):
+            return blocks(inputs.k.shape[0], 1)
         return inputs.slices(self.block_size or linear.FEATURE_ROWS, len(maps))
 
     @property
