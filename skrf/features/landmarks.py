@@ -468,9 +468,9 @@ class ClusterNystroem(CentersOfClusters):
     centers : {"auto", "classes", "kmeans", "random"} or array-like, default="auto"
         What the landmarks are: centres of clusters found within each class of y ("classes") or
         among all rows ("kmeans"), random rows ("random"), or the rows of an array or sparse matrix
-        of shape (n_landmarks, n_features), as they are. "auto" means "classes" if `fit` gets class
-        labels, otherwise "kmeans". Classes get clusters in proportion to their size, and at least
-        one each.
+        of shape (n_landmarks, n_features), as they are, with columns in the order of X. "auto"
+        means "classes" if `fit` gets class labels, otherwise "kmeans". Classes get clusters in
+        proportion to their size, and at least one each.
     kernel : {"gaussian", "laplacian"}, default="gaussian"
         exp(-sigma^2 \|x - y\|^2 / 2), or exp(-(sigma \|x - y\|_1)^exponent), which suits tables:
         rows that differ much in only a few columns. Its features cost more if there are many
