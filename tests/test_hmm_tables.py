@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -760,6 +761,21 @@ def test_spherical_covariances_that_are_given_stay_spherical():
     quiet(model, np.repeat(means, 20, axis=0) + rng.normal(size=(40, 2)))
     variances = np.diagonal(model.covars_, axis1=1, axis2=2)
     assert_array_equal(variances[:, 0], variances[:, 1])
+
+
+def test_draws_of_many_columns_hold_no_matrix_for_each_row():
+    rng, states = np.random.default_rng(0), np.repeat([1, 0], 5000)
+    roots = np.tril(rng.normal(size=(2, 40, 40))) + 5 * np.eye(40)
+    covars = roots @ roots.transpose(0, 2, 1)
+    emissions = GaussianEmissions(rng.normal(size=(2, 40)), covars, covariance_type="full")
+    tracemalloc.start()
+    rows = emissions.sample(states, np.random.RandomState(0))
+    assert tracemalloc.get_traced_memory()[1] < 4 * rows.nbytes
+    tracemalloc.stop()
+    apart = rows - emissions.means[states]
+    normal = np.random.RandomState(0).normal(size=rows.shape)
+    assert_allclose(apart[:3], normal[:3] @ roots[1].T, rtol=1e-9)
+    assert_allclose(apart[-3:], normal[-3:] @ roots[0].T, rtol=1e-9)
 
 
 def test_numbers_that_are_nan_are_missing():

@@ -336,9 +336,11 @@ class GaussianEmissions:
             Rows.
         """
         generator: Any = rng
-        roots = np.linalg.cholesky(self.covars)[states]
-        normal = generator.normal(size=(len(states), self.means.shape[1]))
-        return self.means[states] + np.einsum("tij,tj->ti", roots, normal)
+        rows = generator.normal(size=(len(states), self.means.shape[1]))
+        for k, root in enumerate(np.linalg.cholesky(self.covars)):
+            is_here = states == k
+            rows[is_here] = self.means[k] + rows[is_here] @ root.T
+        return rows
 
 
 class PrecomputedEmissions:
