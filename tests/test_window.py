@@ -161,6 +161,13 @@ def test_what_is_wrong_is_named():
     _, state = attention.step(q, k, v, attention.init_state())
     with pytest.raises(ValueError, match="state must come from earlier positions"):
         attention.step(q[:1], k[:1], v[:1], state)
+    for operator in (WindowAttention(6), WindowAttention(5, 3)):
+        with pytest.raises(ValueError, match="state must come from an operator that keeps"):
+            operator.step(q, k, v, state)
+    joined = np.concatenate([k, v], axis=-1)
+    other = joined[..., :1], joined[..., 1:]  # as wide together, and cut elsewhere
+    with pytest.raises(ValueError, match="width of keys are"):
+        attention.step(q[..., :1], *other, state)
     with pytest.raises(ValueError, match="return_lse must be"):
         attention(q, k, v, return_lse=1)
     with pytest.raises(TypeError, match="window"):

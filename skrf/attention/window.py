@@ -4,7 +4,7 @@ A call is its steps, block by block: a state holds the keys that later queries m
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .._arrays import cast, like, namespace
@@ -34,6 +34,8 @@ class WindowState(State):
         Their positions, counted without padding; -1 for padding.
     n_keys : array of int of shape (..., 1), default=None
         Number of keys so far that were not padding.
+    maker : tuple of int, default=()
+        `size` and `n_first` of the operator, and the width of the keys.
 
     See Also
     --------
@@ -53,6 +55,7 @@ class WindowState(State):
     rows: Array | None = None
     positions: Array | None = None
     n_keys: Array | None = None
+    maker: tuple[int, ...] = ()
 
 
 class WindowAttention(EstimatorBase):
@@ -191,7 +194,7 @@ class WindowAttention(EstimatorBase):
         Raises
         ------
         ValueError
-            If the state was made for inputs of other shapes.
+            If the state was made for inputs of other shapes, or by an operator that keeps others.
         """
         check_flag("return_lse", return_lse)
         if not isinstance(state, WindowState):
@@ -209,10 +212,16 @@ class WindowAttention(EstimatorBase):
         xp, entries = namespace(inputs.k), namespace(inputs.k).concat([inputs.k, inputs.v], axis=-1)
         is_key = xp.ones_like(inputs.k[..., 0]) if inputs.padding is None else ~inputs.padding
         is_key, first, results = xp.astype(is_key, xp.int64), n_keys - inputs.q.shape[-2], []
+        maker = self.size, self.n_first, inputs.k.shape[-1]
         if state.rows is None:
-            state = WindowState(entries[:, :0, :], is_key[:, :0], 0 * is_key[:, :1])
+            state = WindowState(entries[:, :0, :], is_key[:, :0], 0 * is_key[:, :1], maker)
         else:
             state.check_fits(inputs.k, (*lead, entries.shape[-1]))
+            if state.maker != maker:
+                raise ValueError(
+                    "state must come from an operator that keeps the same keys: its size, n_first "
+                    f"and width of keys are {state.maker}, here {maker}."
+                )
             state = state.mapped(lambda x: xp.reshape(x, (-1, *x.shape[len(lead) :])))
         for rows in blocks_between([0, first, n_keys], _BLOCK_ROWS):
             state, n_seen = _with_rows(state, entries[:, rows, :], is_key[:, rows])
@@ -248,7 +257,7 @@ class WindowAttention(EstimatorBase):
         order = xp.argsort(positions, axis=1, stable=True)[:, -n_kept:]
         places = xp.broadcast_to(order[..., None], (*order.shape, state.rows.shape[-1]))
         rows = xp.take_along_axis(state.rows, places, axis=1)
-        return WindowState(rows, xp.take_along_axis(positions, order, axis=1), state.n_keys)
+        return replace(state, rows=rows, positions=xp.take_along_axis(positions, order, axis=1))
 
 
 def _with_rows(state, rows, is_key):
@@ -256,4 +265,5 @@ def _with_rows(state, rows, is_key):
     xp = namespace(rows)
     n_seen = state.n_keys + xp.cumulative_sum(is_key, axis=1)
     positions = xp.concat([state.positions, is_key * n_seen - 1], axis=1)
-    return WindowState(xp.concat([state.rows, rows], axis=1), positions, n_seen[:, -1:]), n_seen
+    rows = xp.concat([state.rows, rows], axis=1)
+    return replace(state, rows=rows, positions=positions, n_keys=n_seen[:, -1:]), n_seen
