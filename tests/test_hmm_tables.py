@@ -763,6 +763,14 @@ def test_spherical_covariances_that_are_given_stay_spherical():
     assert_array_equal(variances[:, 0], variances[:, 1])
 
 
+def test_emissions_do_not_follow_arrays_that_change():
+    _, start, moves, means, covars = of_gaussians("full")
+    model = KernelHMM.from_tables(start, moves, means=means, covars=covars)
+    before = model.score(np.zeros((3, 2)))
+    means[:] = covars[:] = 100.0
+    assert model.score(np.zeros((3, 2))) == before
+
+
 def test_draws_of_many_columns_hold_no_matrix_for_each_row():
     rng, states = np.random.default_rng(0), np.repeat([1, 0], 5000)
     roots = np.tril(rng.normal(size=(2, 40, 40))) + 5 * np.eye(40)

@@ -76,8 +76,9 @@ class GaussianEmissions:
         covariance_type: Literal["diag", "full", "tied", "spherical"] = "diag",
     ) -> None:
         check_covariance_type(covariance_type)
-        self.means = as_array("means", means, np.float64)
-        covars = as_array("covars", covars, np.float64)
+        # Copies, as of all arrays that models take: the caller may write to theirs.
+        self.means = as_array("means", means, np.float64).copy()
+        covars = as_array("covars", covars, np.float64).copy()
         n, p = self.means.shape if self.means.ndim == 2 else (0, 0)
         if covars.shape == (n, p):
             covars = covars[:, :, None] * np.eye(p)
