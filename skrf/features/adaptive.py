@@ -208,8 +208,11 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     Notes
     -----
     `kernel_variance` is an upper bound for independent draws from the proposal, given the centres.
-    It is doubled where the coupling draws opposite pairs, as "simplex" does in two columns. Other
-    coupled draws stay below it in measurements; this is not proven.
+    It is doubled where the coupling draws opposite pairs, as "simplex" does in two columns. Actual
+    draws differ: every bump is drawn as often as expected, up to rounding, and rows are coupled.
+    Without classes they stay below the bound in measurements, which is not proven. Where classes
+    have clusters in the same places, and more bumps than there are components, their variance was
+    up to 7 times the bound.
 
     Labels move projections to the regions of each class, which makes kernel regression more
     accurate; the estimate of the kernel stays unbiased, as it does for any centres. Labels are used
