@@ -50,9 +50,11 @@ def votes():
     r2, coverage = cars["R2"][name], cars["coverage"][name]
     peers = "; ".join(f"{other} {value:.3f}" for other, value in others["R2"].items())
     text = f"""\
-Five shuffled folds, repeated three times; CPU seconds are those of a fit; accuracy is a tie with
-LightGBM. People vote for the nearer candidate: the kernel finds this out, and logistic regression
-is better once it is given both distances. On cars with text and gaps (`vega_datasets`), R2 is
+Five shuffled folds, repeated three times; ± is one standard error; CPU seconds are those of a fit;
+accuracy is a tie with LightGBM. Set `OPENBLAS_NUM_THREADS` to one if other programs keep the cores
+busy: fits can take ten times as long otherwise. People vote for the nearer candidate: the kernel
+finds this out, and logistic regression is better once it is given both distances. On cars with text
+and gaps (`vega_datasets`), R2 is
 {r2:.3f} ({peers}), and {coverage:.0f} % of new cars lie inside intervals of 90 %."""
     text = text.replace("\n", " ")
     return lines, text
@@ -69,10 +71,12 @@ def rows():
         " and ".join(f"{errors[name][n]:.3f}" for n in late) for name in (best[last], machine)
     )
     text = f"""\
-**Where it stops.** On diamond prices the kernel machine has the smallest error up to
-{leads[-1]:,} rows. At {" and ".join(f"{n:,}" for n in late)} {best[last]} is ahead ({theirs}; the
+**Where it stops.** On diamond prices the kernel machine has the smallest error (of
+the logarithm) up to {leads[-1]:,} rows.
+At {" and ".join(f"{n:,}" for n in late)} {best[last]} is ahead ({theirs}; the
 kernel machine {ours}), and fitting {last:,} rows takes {seconds[machine][last]:.0f} CPU seconds,
-against {seconds[best[last]][last]:.0f} ({other_seconds(seconds, last)}).""".replace("\n", " ")
+against {seconds[best[last]][last]:.0f} for {best[last]} ({other_seconds(seconds, last)})."""
+    text = text.replace("\n", " ")
     sets, _, wins = tables()[1].partition(" classification sets")
     wins = wins.partition("CPU time of search and fit. ")[2]
     return [], f"{text} On {sets.split()[-1]} sets of at most {ROWS:,} rows, t{wins[1:]}"

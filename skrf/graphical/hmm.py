@@ -424,9 +424,9 @@ class KernelHMM(MaximumLikelihood):
         for name in ("states", "symbols"):
             if isinstance(getattr(self, name), Integral):
                 raise NotFittedError(
-                    f"{name} must hold their embeddings before fit draws them, got "
-                    f"{getattr(self, name)!r}. KernelHMM.from_random(n_states, n_symbols) draws "
-                    "them at once."
+                    f"This KernelHMM is not fitted: {name} must hold their embeddings before fit "
+                    f"draws them, got {getattr(self, name)!r}. Call fit first, or "
+                    "KernelHMM.from_random(n_states, n_symbols), which draws them at once."
                 )
         emitter = self._emitter()
         if isinstance(emitter, str):
@@ -1311,8 +1311,8 @@ def _check_integers(symbols, name):
     if symbols.ndim != 1 or symbols.size == 0 or symbols.dtype.kind not in "iu":
         raise ValueError(
             f"{name} must hold integers in shape (n_samples, 1) or (n_samples,), got shape {shape} "
-            f"of dtype {symbols.dtype}. Encode other symbols with OrdinalEncoder, and mark missing "
-            "ones with NaN or a mask of numpy.ma."
+            f"of dtype {symbols.dtype}. For other numbers, pass emissions='gaussian'; encode other "
+            "symbols with OrdinalEncoder; mark missing ones with NaN or a mask of numpy.ma."
         )
     if symbols.min() < 0:
         raise ValueError(f"{name} has unknown symbols: they must be >= 0, got {symbols.min()}.")

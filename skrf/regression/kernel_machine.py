@@ -358,7 +358,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
     relevance : {"auto"} or None, default="auto"
         Whether scales of the columns are learned from the targets, and tried beside equal ones.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
-        Columns that hold categories: a mask, places or names. By default those of text, booleans
+        Columns that hold categories: a mask, indices or names. By default those of text, booleans
         and categorical dtypes.
     class_weight : dict, "balanced" or None, default=None
         Factors by which the weights of the rows of each class are multiplied.
@@ -646,7 +646,7 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     relevance : {"auto"} or None, default="auto"
         Whether scales of the columns are learned from the targets, and tried beside equal ones.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
-        Columns that hold categories: a mask, places or names. By default those of text, booleans
+        Columns that hold categories: a mask, indices or names. By default those of text, booleans
         and categorical dtypes.
     random_state : int, RandomState instance or None, default=None
         Seed of halves, samples and landmarks.

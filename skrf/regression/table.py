@@ -184,8 +184,8 @@ def categories_of(categorical, by_dtype, names):
         chosen = np.isin(names, given)
     elif given.size:
         raise ValueError(
-            "categorical_features must be 'from_dtype', None, or a mask, places or names of "
-            f"columns of X, of which there are {len(chosen)}, got {text}."
+            "categorical_features must be 'from_dtype', None, or a mask, indices or names of "
+            f"the {len(chosen)} columns of X, got {text}."
         )
     left = np.flatnonzero(np.array(by_dtype) & ~chosen)
     if len(left):
@@ -357,8 +357,8 @@ class Levels:
         if n_expected >= _SURE and self.place.keys().isdisjoint(values):
             warn(
                 f"X has no level in column {name!r} that was frequent in fit (such as "
-                f"{example!r}), but others (such as {values[0]!r}): predictions know nothing of "
-                "them. Are they written in the same way?",
+                f"{example!r}), only others (such as {values[0]!r}), which tell the model "
+                "nothing. Check that they are spelled as in fit.",
                 UserWarning,
                 ("levels", name),
             )
