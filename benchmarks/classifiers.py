@@ -165,7 +165,7 @@ def main():
     parser.add_argument("--rows", type=int, default=1200, help="of svc")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # rare classes, and iterations that end early
+    warnings.simplefilter("ignore", UserWarning)  # rare classes, iterations that end early
     means = []
     head = f"{'':30}accuracy  log loss  left out     fit s  predict s      kB"
     for name in options.sets.split(","):

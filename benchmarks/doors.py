@@ -488,7 +488,7 @@ def main():
     parser.add_argument("--gamma", type=float, default=20.0, help="of transport")
     parser.add_argument("--demo", action="store_true")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # of searches at the ends of their grids
+    warnings.simplefilter("ignore", UserWarning)  # of searches at the ends of their grids
     with threadpool_limits(1):
         if options.demo:
             sys.exit(demonstrate())

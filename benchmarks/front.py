@@ -51,10 +51,9 @@ def votes():
     peers = "; ".join(f"{other} {value:.3f}" for other, value in others["R2"].items())
     text = f"""\
 Five shuffled folds, repeated three times; ± is one standard error; CPU seconds are those of a fit;
-accuracy is a tie with LightGBM. Set `OPENBLAS_NUM_THREADS` to one if other programs keep the cores
-busy: fits can take ten times as long otherwise. People vote for the nearer candidate: the kernel
-finds this out, and logistic regression is better once it is given both distances. On cars with text
-and gaps (`vega_datasets`), R2 is
+accuracy is a tie with LightGBM. People vote for the nearer candidate: the kernel finds this out,
+and logistic regression is better once it is given both distances. On cars with text and gaps
+(`vega_datasets`), R2 is
 {r2:.3f} ({peers}), and {coverage:.0f} % of new cars lie inside intervals of 90 %."""
     text = text.replace("\n", " ")
     return lines, text

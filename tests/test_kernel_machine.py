@@ -14,6 +14,7 @@ from scipy.special import expit
 from sklearn.datasets import load_diabetes, load_wine
 from sklearn.feature_selection import SelectFromModel
 from sklearn.model_selection import cross_val_score, train_test_split
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from skrf import ClusterNystroem, KernelMachineClassifier, KernelMachineRegressor, _memory
 from skrf.regression import blend, kernel_machine, members, near_far
@@ -867,6 +868,30 @@ def test_rows_that_are_no_longer_numbers_are_refused():
     for column, message in ([{"k": 1}] * 40, "dict"), ([1j] * 40, "complex"):
         with pytest.raises(TypeError, match=f"{message} in column"):
             model.fit(X.assign(b=pd.Series(column, dtype=object)), X["a"])
+
+
+def test_one_thread_of_blas_serves_fits_predictions_and_importances(monkeypatch):
+    """Two made the fit of 1,000 rows take twice as long."""
+    controller, n_threads = ThreadpoolController().select(user_api="blas"), []
+
+    def counted(function):
+        def call(*args, **kwargs):
+            n_threads.append(max(library.num_threads for library in controller.lib_controllers))
+            return function(*args, **kwargs)
+
+        return call
+
+    X, y = load_diabetes(return_X_y=True)
+    with threadpool_limits(2, user_api="blas"):
+        monkeypatch.setattr(kernel_machine, "fit_member", counted(fit_member))
+        model = KernelMachineRegressor(kernels=["laplacian"], random_state=0).fit(X[:80], y[:80])
+        kind = type(model.estimators_[0])
+        monkeypatch.setattr(kind, "predict", counted(kind.predict))
+        model.predict(X[:2])
+        model.predict(X[:2], return_std=True)
+        assert model.feature_importances_.sum() == pytest.approx(1)
+        assert max(library.num_threads for library in controller.lib_controllers) == 2
+    assert len(n_threads) > 6 and set(n_threads) == {1}
 
 
 def test_meta_estimators_take_it():

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .._threads import serial_blas
 from .members import Limits, TrainingData, refit
 
 _ROWS = 1000  # of a half that are learned from or predicted
@@ -45,6 +46,7 @@ class HeldOutRows:
         validation = [np.flatnonzero(np.isin(kept, rows)) for rows in validation]
         return cls(sample.subset(kept), validation)
 
+    @serial_blas()
     def importances(self, table, members, n_columns, losses_of):
         """Return the increases of the mean loss, at least 0 and with sum 1, unless all are 0.
 

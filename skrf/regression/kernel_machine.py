@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._estimator import EstimatorBase
 from .._progress import Progress
+from .._threads import serial_blas
 from .._typing import Array, RandomState
 from .._validation import (
     Interval,
@@ -78,6 +79,7 @@ class Blend:
         """Return the columns of rows for every kernel by name."""
         return self.table.columns_of_kernels(self.table(X))
 
+    @serial_blas()
     def predictions(self, rows):
         """Return each kernel's predictions at rows of columns, averaged over halves."""
         return [
@@ -85,6 +87,7 @@ class Blend:
             for halves in self.members
         ]
 
+    @serial_blas()
     def predictions_and_variances(self, rows):
         """Return also each kernel's variances of the targets, in units of that of the noise."""
         predictions, variances = [], []
@@ -477,6 +480,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         self.random_state = random_state
         self.verbose = verbose
 
+    @serial_blas()  # its threads wait for each other at matrices of the size of leaves
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Fit members to a table, and blend them.
 
@@ -752,6 +756,7 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         self.random_state = random_state
         self.verbose = verbose
 
+    @serial_blas()
     def fit(self, X: Array, y: Array, sample_weight: Array | None = None) -> Self:
         """Fit members to a table, and blend them.
 
