@@ -98,6 +98,19 @@ def test_the_bound_holds_where_the_coupling_draws_opposite_rows():
     assert (errors < adaptive.kernel_variance(Z, -Z)).all()
 
 
+@pytest.mark.parametrize("coupling", ["iid", "orthogonal"])
+def test_the_bound_holds_where_classes_share_clusters(coupling):
+    """Eight classes in two places: class by class, places would be drawn four times or never."""
+    rng = np.random.default_rng(0)
+    places = np.array([[2.0, 2.0], [-2.0, -2.0]])
+    rows = places[np.arange(400) % 2] + 0.1 * rng.normal(size=(400, 2))
+    adaptive = AdaptiveRF(8, n_centers=16, share=0.01, coupling=coupling, sigma=1.0, random_state=0)
+    adaptive.fit(rows, rng.integers(0, 8, 400))
+    draws = [adaptive.redraw(seed).approximate_kernel(places) for seed in range(200)]
+    errors = np.mean((np.array(draws) - adaptive.exact_kernel(places)) ** 2, axis=0)
+    assert (errors < adaptive.kernel_variance(places)).all()
+
+
 def test_adaptive_places_its_centers():
     assert len(fitted("AdaptiveRF", keys=None, centers="kmeans").centers_) == 24
     adaptive = fitted("AdaptiveRF", keys=None, centers="random")

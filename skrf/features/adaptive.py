@@ -210,9 +210,8 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
     `kernel_variance` is an upper bound for independent draws from the proposal, given the centres.
     It is doubled where the coupling draws opposite pairs, as "simplex" does in two columns. Actual
     draws differ: every bump is drawn as often as expected, up to rounding, and rows are coupled.
-    Without classes they stay below the bound in measurements, which is not proven. Where classes
-    have clusters in the same places, and more bumps than there are components, their variance was
-    up to 7 times the bound.
+    That their variance is not above the bound is not proven, but holds wherever it can be measured,
+    which is not where it is that of rare draws.
 
     Labels move projections to the regions of each class, which makes kernel regression more
     accurate; the estimate of the kernel stays unbiased, as it does for any centres. Labels are used
@@ -346,15 +345,20 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         return _SHARE_BALANCED_RANDOM if self.centers == "random" else _SHARE_BALANCED
 
     def _place_centers(self, points, rng):
-        """Return centres in spatial order within classes, so that systematic counts spread out."""
+        """Return centres in spatial order, so that systematic counts spread over all of space.
+
+        The order runs through all classes: within each of them alone, clusters of several classes
+        in one place could all be drawn at once, or none of them.
+        """
         weights, wanted = points.weights, self._count_centers()
         if self.centers == "random":
             wanted = wanted if self.n_centers else max(wanted, _RANDOM_CENTERS)
             wanted = min(wanted, len(weights))
-            groups = [np.repeat(points.rows, systematic_counts(weights, wanted, rng), axis=0)]
+            centers = np.repeat(points.rows, systematic_counts(weights, wanted, rng), axis=0)
         else:
-            groups = centers_of_classes(points.rows, weights, points.labels, wanted, rng)
-        return np.vstack([class_centers[spatial_order(class_centers)] for class_centers in groups])
+            of_classes = centers_of_classes(points.rows, weights, points.labels, wanted, rng)
+            centers = np.vstack(of_classes)
+        return centers[spatial_order(centers)]
 
     # ---------------------------------------------------------------- drawing
 
