@@ -46,6 +46,7 @@ _LARGEST = 1e130  # largest standard deviation of embeddings
 _MASKS = ("transition_mask", "start_mask", "emission_mask")
 _SCALE, _WIDTH, _WIDEST = 0.5, 16, 128  # of embeddings that are drawn
 _TABLE_ENTRIES = 2**24  # limit on the size of transmat_ and emissionprob_
+_CODES, _FEW_CODES = 100, 1000  # integers per symbol seen, or in all, that may encode symbols
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class KernelHMM(MaximumLikelihood):
         earlier state of a transition.
     symbols : int or array-like of shape (n_symbols, d), default=None
         Embeddings of the symbols, or their number if `states` is one; None is then the largest
-        symbol that `fit` sees, plus 1.
+        symbol that `fit` sees, plus 1, which must be at most 1,000, or 100 times the number of
+        distinct symbols.
     emissions : {"categorical", "gaussian", "precomputed"} or object, default="categorical"
         "categorical": symbols. "gaussian": rows of numbers, with a normal distribution for every
         state, which `fit` learns. "precomputed": rows with the log likelihood of every state, of a
@@ -1225,7 +1227,7 @@ class KernelHMM(MaximumLikelihood):
         if not has_states:
             n_symbols = None
             if emitter is None and self.symbols is None:
-                n_symbols = max(int(_check_integers(X, "X").max()), 0) + 1
+                n_symbols = _count_symbols(_check_integers(X, "X"))
             embeddings = self._draw_embeddings(n_symbols, rng)
         return self._build(embeddings, emitter), redraw
 
@@ -1317,6 +1319,20 @@ def _check_integers(symbols, name):
     if symbols.min() < 0:
         raise ValueError(f"{name} has unknown symbols: they must be >= 0, got {symbols.min()}.")
     return np.where(is_missing, ANY, symbols.astype(int)) if is_missing.any() else symbols
+
+
+def _count_symbols(symbols):
+    """Return the largest of some symbols plus 1, or raise if few of the symbols up to it occur."""
+    distinct = np.unique(symbols[symbols != ANY])
+    n_symbols = int(distinct.max(initial=0)) + 1
+    if n_symbols > max(_CODES * len(distinct), _FEW_CODES):
+        raise ValueError(
+            f"X has {len(distinct)} distinct symbols, of which the largest is {distinct[-1]}: "
+            f"encode them as 0 to {len(distinct) - 1}, with OrdinalEncoder or "
+            f"numpy.unique(X, return_inverse=True), or pass symbols={n_symbols} if all of these "
+            "may occur."
+        )
+    return n_symbols
 
 
 def _check_symbols(model, symbols, name="X"):
