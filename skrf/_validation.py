@@ -222,6 +222,28 @@ def check_range(name, rows):
         )
 
 
+def check_rows(name, X):
+    """Return rows, dense or CSR, float32 or float64, or raise and name them."""
+    with naming(name):
+        check_are_numbers(name, X)
+        return check_array(X, input_name=name, **_ROWS)
+
+
+def check_weights(sample_weight, X):
+    """Return weights of the rows of X as float64: at least 0, and some of them positive."""
+    with naming("sample_weight"):
+        # It reads only the number of rows of X, so arrays of other libraries stay where they are.
+        rows = np.empty((X.shape[0], 0)) if is_array_api(X) else X
+        check_are_numbers("sample_weight", sample_weight)
+        weights = to_host(sample_weight)
+        weights = _check_sample_weight(weights, rows, dtype=np.float64, copy=False)
+    if weights.min() < 0:
+        raise ValueError(f"sample_weight must be >= 0 everywhere, got {float(weights.min())!r}.")
+    if not weights.any():
+        raise ValueError("sample_weight must be positive for at least one row, got only 0.")
+    return weights
+
+
 def drop_zero_weights(sample_weight, X, *others):
     """Validate weights and drop the rows of weight zero.
 
@@ -241,17 +263,8 @@ def drop_zero_weights(sample_weight, X, *others):
     """
     if sample_weight is None:
         return (None, X, *others)
-    with naming("sample_weight"):
-        # It reads only the number of rows of X, so arrays of other libraries stay where they are.
-        rows = np.empty((X.shape[0], 0)) if is_array_api(X) else X
-        check_are_numbers("sample_weight", sample_weight)
-        weights = to_host(sample_weight)
-        weights = _check_sample_weight(weights, rows, dtype=np.float64, copy=False)
-    if weights.min() < 0:
-        raise ValueError(f"sample_weight must be >= 0 everywhere, got {float(weights.min())!r}.")
+    weights = check_weights(sample_weight, X)
     keep = weights > 0
-    if not keep.any():
-        raise ValueError("sample_weight must be positive for at least one row, got only 0.")
     if keep.all():
         return (weights, X, *others)
     rows = X.tocsr() if sp.issparse(X) else X
@@ -259,10 +272,15 @@ def drop_zero_weights(sample_weight, X, *others):
     return (weights[keep], take(rows, keep), *(other[keep] for other in others))
 
 
+def as_generator(random_state):
+    """Return a RandomState, or raise and name the parameter."""
+    with naming("random_state"):
+        return check_random_state(random_state)
+
+
 def draw_seed(random_state):
     """Return the one integer drawn from a ``random_state``."""
-    with naming("random_state"):
-        return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    return int(as_generator(random_state).randint(np.iinfo(np.int32).max))
 
 
 # ---------------------------------------------------------------- fitting, all or nothing

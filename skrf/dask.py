@@ -9,7 +9,6 @@ workers come and go.
 import copy
 import uuid
 import warnings
-from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -182,18 +181,11 @@ def apply(estimator: Estimator, X: Array, method: str = "predict") -> da.Array:
     return da.Array(graph, name, chunks, meta=example)
 
 
-@contextmanager
-def _task():
-    """Use one thread, because the workers are busy."""
-    with one_thread():
-        yield
-
-
 def _called(method, estimator, X, example):
     """Return a method's result for a chunk, in the dtype of an example."""
     if example is not None and X.shape[0] == 0:
         return example
-    with _task():
+    with one_thread():
         result = np.asarray(getattr(estimator, method)(X))
     return result if example is None else result.astype(example.dtype, copy=False)
 
@@ -294,5 +286,5 @@ def _scheduled(batches, collections, step):
 def _record(number, step, X, y, weights):
     # With a list of Delayed, X may hold all parts.
     is_whole = isinstance(X, tuple) and y is None and weights is None
-    with _task():
+    with one_thread():
         return step(X if is_whole else (X, y, weights), number)

@@ -2,13 +2,12 @@
 
 import numpy as np
 import scipy.sparse.linalg
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from ._memory import check_fits
 from ._sums import finite
 from ._typing import Array, Transformer
-from ._validation import check_are_numbers, naming
+from ._validation import check_rows
 from .features import as_feature_map, in_range, mapped, maps_sides_alike
 
 # Exponents of products up to which no scale is factored out.
@@ -138,9 +137,7 @@ class KernelOperator(scipy.sparse.linalg.LinearOperator):
 
 def _checked(feature_map, name, X):
     """Return rows of the map's width, dense or CSR, float32 or float64."""
-    with naming(name):
-        check_are_numbers(name, X)
-        X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name=name)
+    X = check_rows(name, X)
     if feature_map.n_features not in (None, X.shape[1]):
         raise ValueError(
             f"{name} has {X.shape[1]} features, but feature_map was fitted with "

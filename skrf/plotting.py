@@ -4,6 +4,7 @@ They need matplotlib, which only `plot` imports.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -45,6 +46,7 @@ def _axes(display, ax, n=1, stacked=False):
     return axes
 
 
+@dataclass(eq=False, repr=False)
 class KernelErrorDisplay:
     """Estimates of a kernel against the kernel, and how the error falls with more components.
 
@@ -91,22 +93,12 @@ class KernelErrorDisplay:
     ((4, 5), True)
     """
 
-    def __init__(
-        self,
-        exact: np.ndarray,
-        estimate: np.ndarray,
-        n_components: np.ndarray,
-        measured: np.ndarray,
-        predicted: np.ndarray,
-        *,
-        name: str | None = None,
-    ) -> None:
-        self.exact = exact
-        self.estimate = estimate
-        self.n_components = n_components
-        self.measured = measured
-        self.predicted = predicted
-        self.name = name
+    exact: np.ndarray
+    estimate: np.ndarray
+    n_components: np.ndarray
+    measured: np.ndarray
+    predicted: np.ndarray
+    name: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def from_estimator(
@@ -203,6 +195,7 @@ class KernelErrorDisplay:
         return self
 
 
+@dataclass(eq=False, repr=False)
 class AttentionMatrixDisplay:
     """The attention matrix of an operator beside the exact one.
 
@@ -241,9 +234,8 @@ class AttentionMatrixDisplay:
     ((24, 24), True)
     """
 
-    def __init__(self, exact: np.ndarray, approximate: np.ndarray) -> None:
-        self.exact = exact
-        self.approximate = approximate
+    exact: np.ndarray
+    approximate: np.ndarray
 
     @classmethod
     def from_estimator(
@@ -305,6 +297,7 @@ class AttentionMatrixDisplay:
         return self
 
 
+@dataclass(eq=False, repr=False)
 class ComparisonDisplay:
     """Errors of several feature maps, measured beside predicted.
 
@@ -341,8 +334,7 @@ class ComparisonDisplay:
     True
     """
 
-    def __init__(self, table: ComparisonTable) -> None:
-        self.table = table
+    table: ComparisonTable
 
     @classmethod
     def from_table(cls, table: ComparisonTable, *, ax: "Axes | None" = None) -> Self:
@@ -420,6 +412,7 @@ class ComparisonDisplay:
         return self
 
 
+@dataclass(eq=False, repr=False)
 class StateSequenceDisplay:
     """A series coloured by the states of a hidden Markov model, with their posteriors below.
 
@@ -462,8 +455,9 @@ class StateSequenceDisplay:
     (2, (120, 2))
     """
 
-    def __init__(self, series: np.ndarray, states: np.ndarray, posteriors: np.ndarray) -> None:
-        self.series, self.states, self.posteriors = series, states, posteriors
+    series: np.ndarray
+    states: np.ndarray
+    posteriors: np.ndarray
 
     @classmethod
     def from_estimator(

@@ -4,8 +4,8 @@ from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state, gen_batches
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils import gen_batches
+from sklearn.utils.validation import check_is_fitted
 
 from ._arrays import to_host
 from ._estimator import EstimatorBase
@@ -13,22 +13,15 @@ from ._memory import check_fits
 from ._sums import exp_max_one, finite, log_sum_exp
 from ._typing import Array, RandomState, Transformer
 from ._validation import (
-    check_are_numbers,
+    as_generator,
     check_integer,
+    check_weights,
     commit,
     draft_of,
     draw_seed,
-    naming,
     validate_rows,
 )
-from .features import (
-    OptimalPositiveRF,
-    as_feature_map,
-    fit_to,
-    in_range,
-    mapped,
-    prepared,
-)
+from .features import OptimalPositiveRF, as_feature_map, fit_to, in_range, mapped, prepared
 
 __all__ = ["KernelSampler"]
 
@@ -146,13 +139,8 @@ class KernelSampler(EstimatorBase):
         check_fits(8 * draft.n_keys_ * n_columns, f"X of {draft.n_keys_} keys", "their features")
         draft._log_weights = np.zeros(draft.n_keys_)
         if sample_weight is not None:
-            with naming("sample_weight"):
-                check_are_numbers("sample_weight", sample_weight)
-                weights = _check_sample_weight(sample_weight, keys, dtype=np.float64)
-            if weights.min() < 0 or not weights.any():
-                raise ValueError("sample_weight must be >= 0, and not 0 everywhere.")
             with np.errstate(divide="ignore"):
-                draft._log_weights = np.log(weights)
+                draft._log_weights = np.log(check_weights(sample_weight, keys))
         draft._keys = keys.toarray() if sp.issparse(keys) else keys.copy()
         draft._build()
         return commit(self, draft)
@@ -229,9 +217,7 @@ class KernelSampler(EstimatorBase):
             If the draws do not fit into memory.
         """
         check_integer("n_samples", n_samples)
-        with naming("random_state"):
-            rng = check_random_state(random_state)
-        logs, is_one = self._of_queries(q)
+        rng, (logs, is_one) = as_generator(random_state), self._of_queries(q)
         check_fits(32 * len(logs) * int(n_samples), f"n_samples={n_samples!r}", "draws of queries")
         with np.errstate(divide="ignore"):
             shares = exp_max_one(logs + np.log(self._levels[-1][:, 0]))

@@ -172,11 +172,9 @@ def test_regimes_are_what_they_say():
 @pytest.mark.parametrize(
     ("error", "parameter", "values"),
     [
-        (ValueError, "n_samples", (0, -1)),
-        (TypeError, "n_samples", (2.5, "a", None, True, [3])),
+        (ValueError, "n_samples", (0, -1, 2.5, "a", None, True, [3])),
         (ValueError, "sigma", (np.nan, 0, -1, np.inf, 10**400)),
         (TypeError, "sigma", ("a", None, True, 1j, [1.0])),
-        (ValueError, "random_state", ("a", -1, 2.5, np.random.default_rng())),
         (ValueError, "regime", ("mnist", 3, ["normal"], np.zeros((2, 2)))),
     ],
 )
@@ -186,6 +184,8 @@ def test_regimes_name_what_they_cannot_take(error, parameter, values):
         with pytest.raises(error, match=f"^{parameter} must be .*got ") as caught:
             make_regime(**given)
         assert repr(value) in str(caught.value)
+    with pytest.raises(ValueError, match="random_state"):
+        make_regime("normal", 3, random_state=np.random.default_rng())
 
 
 def test_cells_are_labelled_by_the_nearest_of_their_points():
@@ -204,7 +204,7 @@ def test_cells_are_labelled_by_the_nearest_of_their_points():
 def test_cells_refuse_what_is_not_a_number_of_them():
     for name in ("n_samples", "n_features", "n_classes", "n_cells"):
         for wrong in (0, -1, 1.5, True):
-            with pytest.raises((ValueError, TypeError), match=f"^{name} must be an integer"):
+            with pytest.raises(ValueError, match=f"^{name} must be an integer"):
                 make_cells(**{name: wrong})
     with pytest.raises(ValueError, match="n_classes must be at most n_cells=3, got 4"):
         make_cells(n_classes=4, n_cells=3)

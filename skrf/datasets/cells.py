@@ -1,11 +1,9 @@
 """A generated classification set on which linear models fail and more rows keep helping."""
 
-from numbers import Integral
-
 import numpy as np
 
 from .._typing import RandomState
-from ._checks import check, generator
+from .._validation import as_generator, check_integer
 
 __all__ = ["make_cells"]
 
@@ -47,7 +45,7 @@ def make_cells(
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If a parameter is not a positive integer, or there are more classes than cells.
 
     See Also
@@ -64,10 +62,10 @@ def make_cells(
     """
     sizes = {"n_samples": n_samples, "n_features": n_features}
     for name, size in (sizes | {"n_classes": n_classes, "n_cells": n_cells}).items():
-        check(name, size, Integral, "an integer >= 1")
+        check_integer(name, size)
     if n_classes > n_cells:
         raise ValueError(f"n_classes must be at most n_cells={n_cells}, got {n_classes}.")
-    rng = generator(random_state)
+    rng = as_generator(random_state)
     points = rng.normal(size=(n_cells, n_features))
     X, y = rng.normal(size=(n_samples, n_features)), np.empty(n_samples, dtype=np.int64)
     size = max(1, _BLOCK // n_cells)

@@ -1,13 +1,12 @@
 """Four regimes of queries and keys on which the papers compare variances."""
 
-from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
 from sklearn.datasets import load_digits
 
 from .._typing import RandomState
-from ._checks import check, generator
+from .._validation import as_generator, check_integer, check_positive
 
 __all__ = ["REGIMES", "make_regime"]
 
@@ -46,7 +45,7 @@ def make_regime(
     ValueError
         If the regime is not one of the four, or another parameter is invalid.
     TypeError
-        If ``n_samples`` is not an integer or ``sigma`` not a real number.
+        If ``sigma`` is not a real number.
 
     See Also
     --------
@@ -66,9 +65,9 @@ def make_regime(
     """
     if not isinstance(regime, str) or regime not in REGIMES:
         raise ValueError(f"regime must be one of {', '.join(map(repr, REGIMES))}; got {regime!r}")
-    check("n_samples", n_samples, Integral, "an integer >= 1")
-    check("sigma", sigma, Real, "a finite number > 0")
-    rng = generator(random_state)
+    check_integer("n_samples", n_samples)
+    check_positive("sigma", sigma)
+    rng = as_generator(random_state)
     if regime == "digits":
         images = load_digits().data / 16
         X, Y = (images[rng.randint(len(images), size=n_samples)] for _ in range(2))

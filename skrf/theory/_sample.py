@@ -1,10 +1,9 @@
 """Subsamples of rows, and errors on the pairs that they form."""
 
 import numpy as np
-from sklearn.utils import check_array, check_random_state
 
 from .._sums import log_estimate
-from .._validation import check_are_numbers, check_range, naming
+from .._validation import as_generator, check_range, check_rows
 from ..features import BaseRandomFeatures, in_range, mapped
 
 MAX_ROWS = 400
@@ -18,19 +17,12 @@ def check_feature_map(feature_map, name="feature_map"):
         )
 
 
-def check_rows(X, name="X", **options):
-    """Return rows, dense or sparse, or raise and name them."""
-    with naming(name):
-        check_are_numbers(name, X)
-        kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
-        X = check_array(X, input_name=name, **kinds, **options)
-    check_range(name, X)
-    return X
-
-
 def check_sides(X, Y):
     """Return queries, and keys unless they are None, or raise and name them."""
-    X, Y = check_rows(X), None if Y is None else check_rows(Y, "Y")
+    X, Y = check_rows("X", X), None if Y is None else check_rows("Y", Y)
+    check_range("X", X)
+    if Y is not None:
+        check_range("Y", Y)
     if Y is not None and Y.shape[1] != X.shape[1]:
         raise ValueError(f"Y must have the {X.shape[1]} features of X, got {Y.shape[1]}.")
     return X, Y
@@ -39,7 +31,7 @@ def check_sides(X, Y):
 def sample_rows(X, random_state, most=MAX_ROWS):
     """Return sorted indices of at most so many rows of X, drawn without replacement."""
     n = X.shape[0]
-    return np.sort(check_random_state(random_state).choice(n, min(n, most), replace=False))
+    return np.sort(as_generator(random_state).choice(n, min(n, most), replace=False))
 
 
 def log_ratio(log_squares, log_kernel):
