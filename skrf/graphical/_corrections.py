@@ -20,7 +20,7 @@ from .._sums import LogMatrix, exp_max_one, finite, log_product, log_sum_exp
 from ._error import representatives
 from ._potentials import LowRank, Potential, draw_rows, log_features, of_total, pull_back
 
-_N_SUMS, _N_HEAVY = 200, 100  # states whose sums are exact, and those of them that weigh most
+_N_SUMS = 200  # states whose sums are exact, half of them those that weigh most
 _ROUNDS, _WEIGHINGS, _STEPS = 9, 5, 2  # of the factor, of these with new weights by messages
 _MOST = np.log(5.0)  # change of the factor's logarithm in a round
 _LEAST_SLOPE = 0.1  # of the sums' logarithms in that of the factor, so that steps stay small
@@ -44,7 +44,7 @@ def _log_factor(potential):
                 weights = potential.sums(weights)[0]
                 weights = weights - finite(weights.max())
             order = np.argsort(-weights, kind="stable")
-        change = _log_change(potential, weights, *_representatives(order))
+        change = _log_change(potential, weights, *representatives(order, _N_SUMS))
         # Pairs that are exact or capped do not follow the factor: where weights stay, steps are
         # those of secants.
         if number > _WEIGHINGS and factor != before[0]:
@@ -53,14 +53,6 @@ def _log_factor(potential):
         factor = float(factor - change / slope)
         potential = replace(potential, log_factor=factor)
     return factor
-
-
-def _representatives(order):
-    """Return the first states of an order and some of the others, and logs of what they count."""
-    n_heavy = min(_N_HEAVY, len(order))
-    n_light = min(_N_SUMS - _N_HEAVY, len(order) - n_heavy)
-    states, each = representatives(order, n_heavy, n_light)
-    return states, np.repeat([0.0, np.log(max(each, 1.0))], [n_heavy, n_light])
 
 
 def _log_change(potential, weights, states, log_counts):

@@ -8,7 +8,7 @@ from scipy.linalg import solve_triangular
 
 from .._typing import Array, RandomState
 from .._validation import draw_seed, naming
-from ._potentials import as_array
+from ._potentials import as_array, unmasked
 
 _FLOOR = 1e-6  # of variances, as a share of the variance of a column
 _LEAST_ROOT = 1e-12  # of what variances have above the floor, as a share of them
@@ -401,9 +401,9 @@ def check_log_likelihoods(X, n_states):
 
 def check_rows(X, width=None):
     """Return rows of numbers, masked where they were or are NaN."""
-    is_masked = isinstance(X, np.ma.MaskedArray)
-    rows = as_array("X", X.filled(0) if is_masked else X, np.float64)
-    mask = np.isnan(rows) | (np.ma.getmaskarray(X) if is_masked else False)
+    rows, is_masked = unmasked(X)
+    rows = as_array("X", rows, np.float64)
+    mask = np.isnan(rows) | is_masked
     rows = np.where(mask, 0.0, rows)
     if rows.ndim == 1 and width in (None, 1):
         rows, mask = rows[:, None], mask[:, None]

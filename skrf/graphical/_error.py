@@ -173,20 +173,22 @@ def estimate_tree(parents, sides, unary, n_products=9):
     return value, lower, sum(map(log_sum_exp, scores))
 
 
-def representatives(order, n_heavy, n_light):
-    """Return the first states of an order and some others, and how many each of these counts."""
-    heavy, light = order[:n_heavy], order[n_heavy:]
+def representatives(order, n_states):
+    """Return some states, of which half are the first of an order, and logs of what each counts.
+
+    The other half are evenly spaced among the states that remain, and count for them.
+    """
+    n_states = min(n_states, len(order))
+    n_light = n_states // 2
+    heavy, light = np.split(order, [n_states - n_light])
     each = len(light) / max(n_light, 1)
     evenly = light[((np.arange(n_light) + 0.5) * each).astype(int)]
-    return np.concatenate([heavy, evenly]), each
+    log_counts = np.repeat([0.0, np.log(max(each, 1.0))], [len(heavy), n_light])
+    return np.concatenate([heavy, evenly]), log_counts
 
 
 def _representatives(scores, share):
     """Return states, and log weights of shape (n_chosen, 2), those of the second column 0."""
     order = np.argsort(-scores, kind="stable")
-    n_states = min(len(scores), max(_N_STATES, int(np.ceil(share * len(scores)))))
-    n_heavy = n_states - n_states // 2
-    states, each = representatives(order, n_heavy, n_states - n_heavy)
-    weights = np.zeros((n_states, 2))
-    weights[n_heavy:, 0] = np.log(max(each, 1.0))
-    return states, weights
+    states, log_counts = representatives(order, max(_N_STATES, int(np.ceil(share * len(scores)))))
+    return states, np.column_stack([log_counts, np.zeros(len(states))])

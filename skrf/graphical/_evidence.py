@@ -1,13 +1,12 @@
 """Evidence: log potentials of the states of every variable, for one chain or for several."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from .._validation import naming
 from ._belief_propagation import ANY
-from ._potentials import as_array
+from ._potentials import as_array, unmasked
 
 _BLOCK = 2**22  # entries of the unary potentials of chains whose sums are taken together
 
@@ -159,14 +158,10 @@ def check_states(name, states, sizes):
     sizes : callable
         Returns the numbers of states, given the number of variables.
     """
-    is_hidden: Any = False
     if isinstance(states, (list, tuple)) and any(map(np.ma.isMaskedArray, states)):
         with naming(name):
             states = np.ma.stack(states)
-    if isinstance(states, np.ma.MaskedArray):
-        is_hidden = np.ma.getmaskarray(states)
-        # If all are masked the type is meaningless: numpy.ma.masked is a float.
-        states = np.zeros(states.shape, int) if is_hidden.all() else states.filled(0)
+    states, is_hidden = unmasked(states)
     states = as_array(name, states)
     if states.ndim not in (1, 2) or states.size == 0 or states.dtype.kind not in "iu":
         raise ValueError(

@@ -24,7 +24,7 @@ _ON_PATH = 0.7  # of the posterior of a start along paths, of which the rest is 
 _LEAST_SHARE = 1e-10  # of probabilities that EM learns, so that none is lost for good
 
 
-def learn(first, sequences, n_init, rng, settings, *, validation, callback, redraw=None):
+def learn(first, sequences, n_init, rng, limits, batches, *, validation, callback, redraw=None):
     """Return a model whose embeddings maximise the likelihood locally, from those of another.
 
     Parameters
@@ -38,8 +38,10 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
         "screened" chooses them among 16 by steps of EM, if these are possible, else it is 1.
     rng : RandomState
         Source of the other starts, and of the order of batches.
-    settings : dict
-        Parameters of `climb` if there is a ``batch_size``, otherwise of `maximize`.
+    limits : dict
+        ``max_iter``, ``tol`` and ``verbose``, as in `maximize`.
+    batches : dict or None
+        ``batch_size``, ``learning_rate`` and ``weight_decay`` of `climb`; None means `maximize`.
     validation : tuple or None
         What chooses among iterations and starts; see `Watch`.
     callback : callable or None
@@ -61,10 +63,10 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
     free = FreeArrays(first, gradients)
     starts, names, n_symbols = [(free, free.arrays)], ["fit"], sum(map(len, sequences))
     if first.has_few:  # whose passes are known beforehand
-        of_recursions(settings["max_iter"] * n_symbols, Progress(settings["verbose"]))
-    is_screened = n_init == "screened" and "batch_size" not in settings and _takes_tables(free)
+        of_recursions(limits["max_iter"] * n_symbols, Progress(limits["verbose"]))
+    is_screened = n_init == "screened" and batches is None and _takes_tables(free)
     if is_screened:
-        starts = _screened(free, sequences, rng, settings, redraw)
+        starts = _screened(free, sequences, rng, limits, redraw)
         names = [f"fit, start {number} of {len(starts)}" for number in range(1, len(starts) + 1)]
     elif n_init not in (1, "screened"):
         starts += [(free, arrays) for arrays in _normal_starts(free, n_init - 1, rng, redraw)]
@@ -73,13 +75,14 @@ def learn(first, sequences, n_init, rng, settings, *, validation, callback, redr
     def ended(start, name):
         free, arrays = start
         watch = Watch(free, callback, validation)
-        calls = {**settings, "name": name, "callback": watch}
-        if "batch_size" in settings:
-            arrays, *progress = climb(free, arrays, sequences, rng, **calls)
+        shared = {"max_iter": limits["max_iter"], "verbose": limits["verbose"]}
+        shared |= {"name": name, "callback": watch}
+        if batches is not None:
+            arrays, *progress = climb(free, arrays, sequences, rng, **batches, **shared)
         else:
             objective = partial(free.gradients, sequences=sequences)
-            calls["is_near"] = is_screened
-            arrays, *progress = maximize(objective, arrays, n_symbols, **calls)
+            options = {"tol": limits["tol"], "is_near": is_screened}
+            arrays, *progress = maximize(objective, arrays, n_symbols, **options, **shared)
             if not watch.scores:  # no step raises the likelihood of a start that is an optimum
                 watch(arrays)
         arrays = arrays if watch.best is None else watch.best
@@ -123,7 +126,7 @@ def _takes_tables(free):
     return is_plain and is_wide and set(roles) == set(free.roles) and first.has_few
 
 
-def _screened(free, sequences, rng, settings, redraw):
+def _screened(free, sequences, rng, limits, redraw):
     """Return where EM ends from the best of 16 starts, twelve of them along random paths."""
     normal = [free.arrays, *_normal_starts(free, _SCREENED // 4 - 1, rng, redraw)]
     starts, n_paths = [_tables(free.model(arrays)) for arrays in normal], _SCREENED - len(normal)
@@ -131,16 +134,16 @@ def _screened(free, sequences, rng, settings, redraw):
         _along_paths(free.first, sequences, number / (n_paths - 1), rng)
         for number in range(n_paths)
     )
-    progress, ranked = Progress(settings["verbose"]), []
+    progress, ranked = Progress(limits["verbose"]), []
     for number, tables in enumerate(starts):
-        n_iter = min(40, settings["max_iter"])
+        n_iter = min(40, limits["max_iter"])
         log_prob, tables = expectation_maximisation(free.first, sequences, n_iter, 0.0, tables)
         ranked.append((log_prob, number, tables))
         progress(f"start {number + 1} of {_SCREENED}: log likelihood {log_prob:.6f}")
     ranked.sort(key=lambda end: -end[0])
     ends = []
     for _, number, tables in ranked[:_CONTINUED]:
-        n_iter, tol = min(200, settings["max_iter"]), settings["tol"]
+        n_iter, tol = min(200, limits["max_iter"]), limits["tol"]
         log_prob, tables = expectation_maximisation(free.first, sequences, n_iter, tol, tables)
         progress(f"start {number + 1} goes on: log likelihood {log_prob:.6f}")
         ends.append((log_prob, tables))

@@ -1,6 +1,7 @@
 """Gradient ascent on a log likelihood, and its warnings if it does not converge."""
 
 import copy
+import operator
 import warnings
 from numbers import Integral, Real
 
@@ -36,6 +37,8 @@ class MaximumLikelihood(EstimatorBase):
     """
 
     _fitted = None  # a model, after `fit`
+    _copies: dict = {}  # of the parameters in `_arrays`, made when these are first used
+    _made = None  # those, the other settings, and the model of both
     _parameter_constraints = {
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
@@ -48,14 +51,13 @@ class MaximumLikelihood(EstimatorBase):
     def __setattr__(self, name, value):
         # What is given again is copied again: the same object may hold something else now.
         super().__setattr__(name, value)
-        if name in vars(self).get("_copies", ()):
+        if name in self._copies:
             self._copies = {other: of for other, of in self._copies.items() if other != name}
 
     def _own(self, name):
         """Return the copy of a parameter that was made when it was first used."""
-        if name not in vars(self).get("_copies", ()):
-            own = copy.deepcopy(getattr(self, name))
-            self._copies = {**vars(self).get("_copies", {}), name: own}
+        if name not in self._copies:
+            self._copies = self._copies | {name: copy.deepcopy(getattr(self, name))}
         return self._copies[name]
 
     @property
@@ -64,19 +66,20 @@ class MaximumLikelihood(EstimatorBase):
         if self._fitted is not None:
             return self._fitted
         arrays, settings = [self._own(name) for name in self._arrays], snapshot(self._settings)
-        before, others, model = vars(self).get("_made", (arrays, None, None))
-        is_other = any(one is not other for one, other in zip(arrays, before, strict=True))
-        if is_other or settings != others:
-            model = self._make_model()
-            self._made = arrays, settings, model
+        if self._made is not None:
+            made_arrays, made_settings, model = self._made
+            if all(map(operator.is_, arrays, made_arrays)) and settings == made_settings:
+                return model
+        model = self._make_model()
+        self._made = arrays, settings, model
         return model
 
     def _draft(self):
         """Return an unfitted copy of the parameters as they are now, to fit."""
-        draft, copies = draft_of(self), vars(self).get("_copies", {})
+        draft = draft_of(self)
         draft._copies = {
             name: own
-            for name, own in copies.items()
+            for name, own in self._copies.items()
             if snapshot(own) == snapshot(getattr(self, name))
         }
         return draft

@@ -13,14 +13,7 @@ from ._belief_propagation import BeliefPropagation
 from ._corrections import Corrected, corrected
 from ._evidence import check_unary
 from ._maximum_likelihood import MaximumLikelihood, maximize
-from ._potentials import (
-    Dense,
-    LowRank,
-    Maps,
-    check_embeddings,
-    fitted_maps,
-    log_features,
-)
+from ._potentials import Dense, LowRank, Maps, check_embeddings, fitted_maps, log_features
 
 
 @dataclass(frozen=True, eq=False)

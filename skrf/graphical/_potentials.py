@@ -12,11 +12,11 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 
 from .._memory import check_fits
 from .._sums import LogMatrix, exp_max_one, log_columns, log_product, log_sum_exp
-from .._validation import check_are_numbers, draw_seed, naming
+from .._validation import as_generator, check_are_numbers, draw_seed, naming
 from ..features import (
     AdaptiveRF,
     as_feature_map,
@@ -291,6 +291,15 @@ def as_array(name, value, dtype=None):
         )
 
 
+def unmasked(values):
+    """Return what a masked array holds, 0 where it is masked, and where that is."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values, np.False_
+    is_masked = np.ma.getmaskarray(values)
+    # If all are masked the type is meaningless: numpy.ma.masked is a float.
+    return (np.zeros(values.shape, int) if is_masked.all() else values.filled(0)), is_masked
+
+
 def check_embeddings(embeddings, name="embeddings", width=None):
     """Return embeddings as a float64 array, or raise and name them."""
     with naming(name), np.errstate(invalid="ignore"):  # inf - inf
@@ -303,12 +312,6 @@ def check_embeddings(embeddings, name="embeddings", width=None):
     if width is not None and embeddings.shape[1] != width:
         raise ValueError(f"{name} has width {embeddings.shape[1]}; {width} is needed.")
     return embeddings
-
-
-def as_generator(random_state):
-    """Return a RandomState, or raise and name the parameter."""
-    with naming("random_state"):
-        return check_random_state(random_state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,15 +415,14 @@ def largest(values, tops, margin):
     return (values >= (tops - margin)[..., None]).argmax(axis=-1)
 
 
-def rounding_of_logs(tops):
-    """Return how much of logs of probabilities may be rounding, after sums of many of them."""
-    return np.where(tops == -np.inf, 0.0, 256 * np.finfo(tops.dtype).eps * (1.0 + np.abs(tops)))
-
-
 def largest_log(logs):
-    """Return the index and the value of the maximum of log values along the last axis."""
+    """Return the index and the value of the maximum of logs of probabilities, along the last axis.
+
+    After sums of many of them, some of their last digits are rounding.
+    """
     tops = logs.max(axis=-1)
-    return largest(logs, tops, rounding_of_logs(tops)), tops
+    rounding = 256 * np.finfo(tops.dtype).eps * (1.0 + np.abs(tops))
+    return largest(logs, tops, np.where(tops == -np.inf, 0.0, rounding)), tops
 
 
 def draw_rows(logs, rng):

@@ -40,7 +40,7 @@ class RankSpace:
     def of(cls, model, sequences):
         """Return a pass over sequences, longest first, or None where it does not pay."""
         move = model.transition
-        is_plain = model.is_local and not model.in_logs and model.table is None
+        is_plain = model.is_local and not model.in_logs and model.base is None
         if not is_plain or model.dtype != np.float64 or move.T is None:
             return None
         symbols, codes = np.unique(np.concatenate(sequences), return_inverse=True)

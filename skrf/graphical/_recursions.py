@@ -24,14 +24,7 @@ from .._sums import LogMatrix, differences, finite, log_sum_exp
 from ._belief_propagation import ANY, BeliefPropagation
 from ._corrections import Corrected
 from ._few import FEW, MOST, FewStates, joined, loops_pay
-from ._potentials import (
-    Dense,
-    LowRank,
-    largest,
-    largest_log,
-    log_features,
-    pull_back,
-)
+from ._potentials import Dense, LowRank, largest, largest_log, log_features, pull_back
 from ._rank_space import RankSpace
 
 _EMISSION_ENTRIES = 2**24  # states times symbols up to which emissions are kept as matrices
@@ -196,7 +189,7 @@ class Model:
         # the least number, which may outgrow the rest some symbols later where transitions are rare
         # or forbidden. Distributions are then logarithms.
         self.in_logs = bool(self.transition.log_least() < np.log(LEAST[dtype]) / 2)
-        self.emission = self.table = self.base = self.data = self.allowed = None
+        self.emission = self.base = self.data = self.allowed = None
         if emit is not None:
             roles = "emitters", "symbols"
             self.emission = Factor(emit, embeddings, roles, *shared, masks.get("emission"))
@@ -226,7 +219,7 @@ class Model:
     @property
     def n_symbols(self):
         """Number of symbols, or of positions with log likelihoods."""
-        return len(self.embeddings["symbols"] if self.table is None else self.table)
+        return len(self.embeddings["symbols"] if self.base is None else self._log_emissions)
 
     @property
     def unobserved(self):
@@ -253,8 +246,7 @@ class Model:
             table = np.where(allowed, table, -np.inf)
         model = copy.copy(self)
         model.base, model.data, model.allowed = self.unobserved, data, allowed
-        model.table = model._log_emissions = table
-        model._kept_weights = model.weights(table)
+        model._log_emissions, model._kept_weights = table, model.weights(table)
         return model
 
     def with_embeddings(self, embeddings, dtype, given_start=None, emitter=None):
@@ -316,7 +308,7 @@ class Model:
     @property
     def may_be_impossible(self):
         """Whether some symbols may have no probability."""
-        is_masked = self.masks or (self.table is not None and np.isneginf(self.table).any())
+        is_masked = self.masks or (self.base and np.isneginf(self._log_emissions).any())
         return bool(is_masked or np.isneginf(self.log_start).any())
 
     @property

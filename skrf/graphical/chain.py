@@ -1,6 +1,5 @@
 """Chains of variables with potentials exp(x_t . y_{t+1}), with or without evidence."""
 
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Literal, Self
 
@@ -8,12 +7,11 @@ import numpy as np
 
 from .._sums import log_sum_exp
 from .._typing import Array, RandomState, Transformer
-from .._validation import check_integer
+from .._validation import as_generator, check_integer
 from ._belief_propagation import ANY, BeliefPropagation, check_draws, distinct_pairs
 from ._error import ErrorReport, estimate, reported
 from ._evidence import Evidence, check_states, count_variables, split, together, unary_of
 from ._model import FieldModel, added, shaped, stacked
-from ._potentials import as_generator
 
 
 class ChainMRF(FieldModel):
@@ -92,10 +90,10 @@ class ChainMRF(FieldModel):
 
     def __init__(
         self,
-        embeddings: Array | Sequence[Array],
-        later: Array | Sequence[Array] | None = None,
+        embeddings: Array,
+        later: Array | None = None,
         *,
-        unary: Array | Sequence[Array] | None = None,
+        unary: Array | None = None,
         feature_map: Transformer | Literal["exact"] | None = None,
         max_iter: int = 100,
         tol: float = 1e-6,
@@ -203,26 +201,25 @@ class ChainMRF(FieldModel):
         shape : tuple of int
             () for one path, otherwise (n_paths,).
         """
-        if unary is not None:
+        shared = chains = fixed = None
+        if unary is None:
+            fixed = self._own_length
+            paths = paths if lengths is None else split(paths, lengths, "paths")
+        else:
             evidence = self._evidence(None, unary, lengths)
             if evidence.layout == "one":
-                (chain,) = evidence.chains
-                states = self._check_path(paths, len(chain))
-                rows = np.atleast_2d(states)
-                return [(np.arange(len(rows)), rows, chain)], states.shape[:-1]
-            chains = evidence.chains
-            paths = [self._check_path(path, None) for path in evidence.split_paths(paths)]
-        else:
-            chains = None
-            if lengths is not None:
-                paths = split(paths, lengths, "paths")
-            is_list = isinstance(paths, (list, tuple))
-            if not (is_list and (lengths is not None or len(set(map(np.shape, paths))) > 1)):
-                states = self._check_path(paths, self._own_length)
-                rows = np.atleast_2d(states)
-                return [(np.arange(len(rows)), rows, None)], states.shape[:-1]
-            checked = [np.atleast_2d(self._check_path(path, self._own_length)) for path in paths]
-            paths = [path for rows in checked for path in rows]
+                (shared,) = evidence.chains
+                fixed = len(shared)
+            else:
+                chains, paths = evidence.chains, evidence.split_paths(paths)
+        is_list = isinstance(paths, (list, tuple))
+        is_apart = is_list and (lengths is not None or len(set(map(np.shape, paths))) > 1)
+        if chains is None and (shared is not None or not is_apart):
+            states = self._check_path(paths, fixed)
+            rows = np.atleast_2d(states)
+            return [(np.arange(len(rows)), rows, shared)], states.shape[:-1]
+        checked = [np.atleast_2d(self._check_path(path, fixed)) for path in paths]
+        paths = [path for rows in checked for path in rows]
         groups, n_states = [], 0 if chains is None else len(chains[0][0])
         for places in together(paths, n_states):
             unary = None if chains is None else unary_of([chains[i] for i in places])
@@ -232,11 +229,7 @@ class ChainMRF(FieldModel):
     # ---------------------------------------------------------------- sums over all paths
 
     def log_partition(
-        self,
-        length: int | None = None,
-        *,
-        unary: Array | Sequence[Array] | None = None,
-        lengths: Array | None = None,
+        self, length: int | None = None, *, unary: Array | None = None, lengths: Array | None = None
     ) -> float | np.ndarray:
         """Return the logarithm of the sum of the products of potentials over all paths.
 
@@ -269,11 +262,7 @@ class ChainMRF(FieldModel):
         return self._model.pair(0, 1).log_paths(length)
 
     def log_prob(
-        self,
-        paths: Array | Sequence[Array],
-        *,
-        unary: Array | Sequence[Array] | None = None,
-        lengths: Array | None = None,
+        self, paths: Array, *, unary: Array | None = None, lengths: Array | None = None
     ) -> float | np.ndarray:
         """Return the log probability of paths.
 
@@ -312,11 +301,7 @@ class ChainMRF(FieldModel):
         return logs if shape else float(logs[0])
 
     def report(
-        self,
-        length: int | None = None,
-        *,
-        unary: Array | Sequence[Array] | None = None,
-        n_products: int = 9,
+        self, length: int | None = None, *, unary: Array | None = None, n_products: int = 9
     ) -> ErrorReport:
         """Estimate and bound the error of `log_partition` relative to the exact kernel.
 
@@ -381,11 +366,7 @@ class ChainMRF(FieldModel):
     # ---------------------------------------------------------------- marginals and samples
 
     def marginals(
-        self,
-        length: int | None = None,
-        *,
-        unary: Array | Sequence[Array] | None = None,
-        lengths: Array | None = None,
+        self, length: int | None = None, *, unary: Array | None = None, lengths: Array | None = None
     ) -> np.ndarray | list[np.ndarray]:
         """Return the distribution of every variable.
 
@@ -405,17 +386,15 @@ class ChainMRF(FieldModel):
             Distributions, which sum to 1, in the layout of the evidence.
         """
         evidence = self._evidence(length, unary, lengths)
-        by_chain = {}
-        for places, propagation in self._together(evidence):
-            by_chain |= _by_chain(places, propagation.marginals())
-        return evidence.arranged([by_chain[i] for i in sorted(by_chain)])
+        groups = self._together(evidence)
+        return evidence.arranged(_by_chain((places, of.marginals()) for places, of in groups))
 
     def edge_marginals(
         self,
         length: int | None = None,
         position: int = 0,
         *,
-        unary: Array | Sequence[Array] | None = None,
+        unary: Array | None = None,
         lengths: Array | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Return the joint distribution of two neighbours, in time quadratic in the states.
@@ -447,11 +426,7 @@ class ChainMRF(FieldModel):
         return joint[0] if evidence.layout == "one" else joint
 
     def decode(
-        self,
-        length: int | None = None,
-        *,
-        unary: Array | Sequence[Array] | None = None,
-        lengths: Array | None = None,
+        self, length: int | None = None, *, unary: Array | None = None, lengths: Array | None = None
     ) -> tuple[float | np.ndarray, np.ndarray | list[np.ndarray]]:
         """Return the most probable path.
 
@@ -485,7 +460,7 @@ class ChainMRF(FieldModel):
         length: int | None = None,
         n: int = 1,
         *,
-        unary: Array | Sequence[Array] | None = None,
+        unary: Array | None = None,
         lengths: Array | None = None,
         random_state: RandomState = None,
     ) -> np.ndarray | list[np.ndarray]:
@@ -518,11 +493,7 @@ class ChainMRF(FieldModel):
     # ---------------------------------------------------------------- learning
 
     def log_partition_gradient(
-        self,
-        length: int | None = None,
-        *,
-        unary: Array | Sequence[Array] | None = None,
-        lengths: Array | None = None,
+        self, length: int | None = None, *, unary: Array | None = None, lengths: Array | None = None
     ) -> dict[str, Any]:
         """Return the gradient of `log_partition` with the feature map as fitted.
 
@@ -547,20 +518,15 @@ class ChainMRF(FieldModel):
             evidence.
         """
         evidence = self._evidence(length, unary, lengths)
-        total, by_chain = self._model.gradients({}), {}
+        total, by_unary = self._model.gradients({}), []
         for places, propagation in self._together(evidence):
             of_states, of_pairs = propagation.expected_counts()
             total = added(total, self._model.gradients(of_pairs))
-            by_chain |= _by_chain(places, of_states)
-        ordered = [by_chain[i] for i in sorted(by_chain)]
-        return shaped(total) | {"unary": evidence.arranged(ordered)}
+            by_unary.append((places, of_states))
+        return shaped(total) | {"unary": evidence.arranged(_by_chain(by_unary))}
 
     def log_prob_gradient(
-        self,
-        paths: Array | Sequence[Array],
-        *,
-        unary: Array | Sequence[Array] | None = None,
-        lengths: Array | None = None,
+        self, paths: Array, *, unary: Array | None = None, lengths: Array | None = None
     ) -> dict[str, Any]:
         """Return the gradient of the sum of `log_prob` over paths, with the map as fitted.
 
@@ -588,18 +554,15 @@ class ChainMRF(FieldModel):
                     "shape of the unaries."
                 )
             return shaped(gradients) | {"unary": stacked(by_group[0])}
-        by_chain = {}
-        for (places, _, _), of_states in zip(groups, by_group, strict=True):
-            by_chain |= _by_chain(places, of_states)
-        ordered = [by_chain[i] for i in sorted(by_chain)]
+        ordered = _by_chain(zip((places for places, _, _ in groups), by_group, strict=True))
         layout = "list" if lengths is None else "stacked"
         return shaped(gradients) | {"unary": Evidence(ordered, layout).arranged(ordered)}
 
     def fit(
         self,
-        paths: Array | Sequence[Array],
+        paths: Array,
         *,
-        unary: Array | Sequence[Array] | None = None,
+        unary: Array | None = None,
         lengths: Array | None = None,
         learn_unary: bool = False,
     ) -> Self:
@@ -696,7 +659,13 @@ class ChainMRF(FieldModel):
         return float(log_prob), self._model.gradients({pair: of_pairs}), []
 
 
-def _by_chain(places, by_variable):
-    """Return values of chains of one length by place, those of a chain in one array if they fit."""
-    by_place = zip(places, *by_variable, strict=True)
-    return {place: stacked(values) for place, *values in by_place}
+def _by_chain(groups):
+    """Return values by chain, those of a chain in one array if they fit.
+
+    They come as places of chains of one length, and values of each variable for all of these.
+    """
+    by_place = {}
+    for places, by_variable in groups:
+        for place, *values in zip(places, *by_variable, strict=True):
+            by_place[place] = stacked(values)
+    return [by_place[place] for place in sorted(by_place)]

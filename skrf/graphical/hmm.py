@@ -19,6 +19,7 @@ from .._typing import Array, RandomState, Transformer
 from .._validation import (
     Interval,
     StrOptions,
+    as_generator,
     check_integer,
     commit,
     draft_of,
@@ -38,7 +39,7 @@ from ._emissions import (
 from ._evidence import check_lengths, split
 from ._learning import gradients, learn
 from ._maximum_likelihood import MaximumLikelihood
-from ._potentials import as_array, as_generator, check_embeddings, fitted_maps
+from ._potentials import as_array, check_embeddings, fitted_maps, unmasked
 from ._recursions import ANY, Model
 
 _ROLES = ("states", "symbols", "targets", "emitters", "start_embedding")  # of embeddings
@@ -393,16 +394,15 @@ class KernelHMM(MaximumLikelihood):
         moves = _check_shares((n, n), "transmat", transmat)
         if (emissionprob is None) == (means is None) or (means is None) != (covars is None):
             raise ValueError("Pass emissionprob, or means and covars, and not both.")
-        with np.errstate(divide="ignore"):
-            # State i is e_i; one more column holds the start, as the successor of that direction.
-            tables = {"states": np.eye(n, n + 1), "start_embedding": np.eye(n + 1)[n]}
-            tables["targets"] = _finite_logs(np.vstack([moves, start])).T
-            tables |= {"transition_mask": moves > 0, "start_mask": start > 0}
-            if emissionprob is not None:
-                shape = n, *np.shape(emissionprob)[1:]
-                shares = _check_shares(shape, "emissionprob", emissionprob)
-                tables |= {"emitters": np.eye(n, n + 1), "emission_mask": shares > 0}
-                tables["symbols"] = np.pad(_finite_logs(shares).T, ((0, 0), (0, 1)))
+        # State i is e_i; one more column holds the start, as the successor of that direction.
+        tables = {"states": np.eye(n, n + 1), "start_embedding": np.eye(n + 1)[n]}
+        tables["targets"] = _finite_logs(np.vstack([moves, start])).T
+        tables |= {"transition_mask": moves > 0, "start_mask": start > 0}
+        if emissionprob is not None:
+            shape = n, *np.shape(emissionprob)[1:]
+            shares = _check_shares(shape, "emissionprob", emissionprob)
+            tables |= {"emitters": np.eye(n, n + 1), "emission_mask": shares > 0}
+            tables["symbols"] = np.pad(_finite_logs(shares).T, ((0, 0), (0, 1)))
         if means is not None:
             kind = "full"
             if np.ndim(covars) == 2 or not np.any(covars * (1 - np.eye(np.shape(covars)[-1]))):
@@ -490,12 +490,7 @@ class KernelHMM(MaximumLikelihood):
             mask = getattr(self, f"{name}_mask")
             if mask is None:
                 continue
-            mask = np.array(as_array(f"{name}_mask", mask))
-            if mask.dtype != bool or mask.shape != shape:
-                raise ValueError(
-                    f"{name}_mask must hold True or False in shape {shape}, got shape {mask.shape} "
-                    f"of dtype {mask.dtype}."
-                )
+            mask = _check_mask(f"{name}_mask", mask, shape).copy()
             if not mask.any(axis=-1).all():
                 state = f" of state {int(np.argmin(mask.any(axis=-1)))}" if mask.ndim > 1 else ""
                 raise ValueError(f"{name}_mask allows nothing{state}.")
@@ -640,11 +635,7 @@ class KernelHMM(MaximumLikelihood):
 
     # ---------------------------------------------------------------- inference
 
-    def score(
-        self,
-        X: Array,
-        lengths: Array | None = None,
-    ) -> float:
+    def score(self, X: Array, lengths: Array | None = None) -> float:
         """Return the log probability of the symbols, summed over sequences.
 
         Parameters
@@ -661,11 +652,7 @@ class KernelHMM(MaximumLikelihood):
         """
         return float(self.log_prob(X, lengths).sum())
 
-    def log_prob(
-        self,
-        X: Array,
-        lengths: Array | None = None,
-    ) -> np.ndarray:
+    def log_prob(self, X: Array, lengths: Array | None = None) -> np.ndarray:
         """Return the log probability of the symbols of every sequence.
 
         Parameters
@@ -691,11 +678,7 @@ class KernelHMM(MaximumLikelihood):
         """Do the same, and raise if there are sequences without any probability."""
         return _check_possible(*self._sequences(X, lengths))
 
-    def score_samples(
-        self,
-        X: Array,
-        lengths: Array | None = None,
-    ) -> tuple[float, np.ndarray]:
+    def score_samples(self, X: Array, lengths: Array | None = None) -> tuple[float, np.ndarray]:
         """Return the log probability of the symbols, and the posterior of every sample.
 
         Parameters
@@ -718,11 +701,7 @@ class KernelHMM(MaximumLikelihood):
             return float(log_prob.sum()), run.smoothed()
         return float(model.log_prob(sequences).sum()), model.all_posteriors(sequences)
 
-    def aic(
-        self,
-        X: Array,
-        lengths: Array | None = None,
-    ) -> float:
+    def aic(self, X: Array, lengths: Array | None = None) -> float:
         """Return Akaike's information criterion; lower is better.
 
         Parameters
@@ -743,11 +722,7 @@ class KernelHMM(MaximumLikelihood):
         """
         return 2.0 * self._n_parameters() - 2 * self.score(X, lengths)
 
-    def bic(
-        self,
-        X: Array,
-        lengths: Array | None = None,
-    ) -> float:
+    def bic(self, X: Array, lengths: Array | None = None) -> float:
         """Return the Bayesian information criterion; lower is better.
 
         Parameters
@@ -1157,12 +1132,13 @@ class KernelHMM(MaximumLikelihood):
         >>> len(model.history_), model.validation_history_[-1] > model.validation_history_[0]
         (5, True)
         """
-        settings, n_init = self._limits(), self.n_init
+        limits, batches, n_init = self._limits(), None, self.n_init
         if n_init is None:
             n_init = "screened" if isinstance(self.states, Integral) else 1
         n_init = n_init if n_init == "screened" else check_integer("n_init", n_init)
         if batch_size is not None:
-            settings["batch_size"] = check_integer("batch_size", batch_size)
+            batches = {"batch_size": check_integer("batch_size", batch_size)}
+            batches |= {name: getattr(self, name) for name in ("learning_rate", "weight_decay")}
         elif self.weight_decay:
             raise ValueError(
                 f"weight_decay={self.weight_decay!r} needs batch_size: without batches nothing "
@@ -1174,12 +1150,8 @@ class KernelHMM(MaximumLikelihood):
         else:
             first, redraw = draft._first(X, rng)
         for name, of_few, of_many in (("max_iter", 300, 100), ("tol", 1e-8, 1e-6)):
-            if settings[name] is None:
-                settings[name] = of_few if first.has_few else of_many
-        if batch_size is not None:
-            settings.pop("tol")
-            names = "learning_rate", "weight_decay"
-            settings |= {name: getattr(self, name) for name in names}
+            if limits[name] is None:
+                limits[name] = of_few if first.has_few else of_many
         validation = _check_validation(validation)
         first, sequences = _with_sequences(first, X, lengths, state_mask)
         if isinstance(validation, float):
@@ -1194,13 +1166,14 @@ class KernelHMM(MaximumLikelihood):
             return callback(draft_of(self)._take(model.unobserved))
 
         # All passes together are one call, so that few symbols and many iterations repay numba.
-        with rows_of_call(settings["max_iter"] * sum(map(len, sequences))):
+        with rows_of_call(limits["max_iter"] * sum(map(len, sequences))):
             best, scores, *progress = learn(
                 first,
                 sequences,
                 n_init,
                 rng,
-                settings,
+                limits,
+                batches,
                 validation=validation,
                 callback=callback and call,
                 redraw=redraw,
@@ -1254,8 +1227,7 @@ class KernelHMM(MaximumLikelihood):
             If the gradient is not finite; the model stays as it was.
         """
         self._validate_params()
-        first = self._model
-        first, sequences = _with_sequences(first, X, lengths, None)
+        first, sequences = self._sequences(X, lengths)
         free = FreeArrays(first, gradients)
         adam = copy.deepcopy(vars(self).get("_adam"))
         if self._fitted is None or adam is None:
@@ -1288,11 +1260,7 @@ class _Shape:
 
 def _check_integers(symbols, name):
     """Return integers of shape (n,), `ANY` where they are masked or NaN."""
-    is_missing = np.False_
-    if isinstance(symbols, np.ma.MaskedArray):
-        is_missing = np.ma.getmaskarray(symbols)
-        # If all are masked the type is meaningless: numpy.ma.masked is a float.
-        symbols = np.zeros(symbols.shape, int) if is_missing.all() else symbols.filled(0)
+    symbols, is_missing = unmasked(symbols)
     is_apart = isinstance(symbols, (list, tuple)) and len(set(map(np.size, symbols))) > 1
     symbols = symbols if is_apart else as_array(name, symbols)
     shape = np.shape(symbols) if not is_apart else ()
@@ -1347,11 +1315,6 @@ def _check_symbols(model, symbols, name="X"):
     return symbols.astype(int, copy=False)  # small types do not hold the number of symbols
 
 
-def _check_sequences(model, X, lengths=None):
-    """Return sequences of symbols."""
-    return split(_check_symbols(model, X), lengths)
-
-
 def _check_rows(model, X):
     """Return rows that the model's emissions take."""
     if isinstance(model.emitter, PrecomputedEmissions):
@@ -1362,22 +1325,25 @@ def _check_rows(model, X):
 
 def _with_sequences(model, X, lengths, state_mask=None):
     """Return a model for what was observed, and sequences of symbols, or of positions."""
-    if model.emitter is not None:
-        data = _check_rows(model, X)
-    elif state_mask is not None:
-        data = _check_symbols(model, X)
-    else:
-        return model, _check_sequences(model, X, lengths)
+    data = _check_symbols(model, X) if model.emitter is None else _check_rows(model, X)
+    if model.emitter is None and state_mask is None:
+        return model, split(data, lengths)
     if state_mask is not None:
-        state_mask, shape = as_array("state_mask", state_mask), (len(data), len(model.start))
-        if state_mask.dtype != bool or state_mask.shape != shape:
-            raise ValueError(
-                f"state_mask must hold True or False in shape {shape}, got shape "
-                f"{state_mask.shape} of dtype {state_mask.dtype}."
-            )
+        state_mask = _check_mask("state_mask", state_mask, (len(data), len(model.start)))
         if not model.is_local:
             raise ValueError("state_mask needs normalization='local', got 'global'.")
     return model.observing(data, state_mask), split(np.arange(len(data)), lengths)
+
+
+def _check_mask(name, mask, shape):
+    """Return an array of True and False."""
+    mask = as_array(name, mask)
+    if mask.dtype != bool or mask.shape != shape:
+        raise ValueError(
+            f"{name} must hold True or False in shape {shape}, got shape {mask.shape} of dtype "
+            f"{mask.dtype}."
+        )
+    return mask
 
 
 def _check_known(model, what):

@@ -8,10 +8,10 @@ import numpy as np
 from .._memory import check_fits
 from .._sums import log_sum_exp
 from .._typing import Array, RandomState, Transformer
-from .._validation import check_integer
+from .._validation import as_generator, check_integer
 from ._evidence import Evidence
 from ._model import FieldModel
-from ._potentials import as_array, as_generator, draw_rows, largest_log
+from ._potentials import as_array, draw_rows, largest_log
 
 _BYTES = 128  # of an array of one segment
 

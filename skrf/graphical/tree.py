@@ -1,6 +1,5 @@
 """Trees and forests of variables with their own embeddings, potentials and numbers of states."""
 
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Literal, Self
 
@@ -8,11 +7,11 @@ import numpy as np
 
 from .._memory import check_fits
 from .._typing import Array, RandomState, Transformer
-from .._validation import check_integer, naming
+from .._validation import as_generator, check_integer, naming
 from ._error import ErrorReport, estimate_tree, reported
 from ._evidence import check_states, count_variables
 from ._model import FieldModel, shaped, stacked
-from ._potentials import as_array, as_generator
+from ._potentials import as_array
 
 
 class TreeMRF(FieldModel):
@@ -95,10 +94,10 @@ class TreeMRF(FieldModel):
     def __init__(
         self,
         edges: Array,
-        embeddings: Array | Sequence[Array],
-        unary: Array | Sequence[Array] | None = None,
+        embeddings: Array,
+        unary: Array | None = None,
         *,
-        later: Array | Sequence[Array] | None = None,
+        later: Array | None = None,
         feature_map: Transformer | Literal["exact"] | None = None,
         max_iter: int = 100,
         tol: float = 1e-6,
