@@ -21,7 +21,6 @@ from skrf import (
 )
 from skrf.regression import Argmax, Decision, OneVsOne, Problem
 from skrf.regression.decide import DECISIONS, name_of
-from skrf.regression.moments import choose_solver
 
 IRIS = load_iris(return_X_y=True)
 MAP = RFFSampler(40, sigma=0.4, random_state=0)
@@ -122,7 +121,7 @@ def test_a_fitted_model_keeps_its_decision():
 
 
 def test_instances_are_their_names_for_several_labels_and_in_rows(monkeypatch):
-    monkeypatch.setattr("skrf.regression.moments.FEW_ROWS", 50)
+    monkeypatch.setattr("skrf.regression.ridge.FEW_ROWS", 50)
     X, y = IRIS
     assert ApproxKernelRidgeClassifier("exact", decision=OneVsOne()).fit(X, y).dual_coef_.any()
     labels = (X > X.mean(axis=0)).astype(int)
@@ -149,14 +148,24 @@ def test_a_search_with_a_score_is_a_grid_search(decision, scoring):
     assert ours.best_score_ == pytest.approx(theirs.best_score_)
 
 
-def test_the_solver_is_chosen_by_sizes():
-    assert choose_solver("exact", 2049, None, is_of_pairs=True) == "pairs"
-    assert choose_solver("exact", 2048, 2048, is_of_pairs=True) == "columns"
-    assert choose_solver("exact", 5000, 5000) == "columns"
-    assert choose_solver(MAP, 5000, 512, is_of_pairs=True) == "columns"
-    assert choose_solver(MAP, 256, 512) == "rows"
-    assert choose_solver(MAP, 257, 512) == "columns"
-    assert choose_solver(MAP, 3, None) == "columns"
+@pytest.mark.parametrize(
+    ("n_rows", "params", "is_in_rows"),
+    [
+        (51, {}, True),
+        (51, {"decision": OneVsOne()}, True),
+        (50, {}, False),
+        (51, {"decision": "argmax"}, False),
+        (51, {"alpha": "evidence"}, False),
+        (51, {"feature_map": MAP}, False),
+    ],
+)
+def test_pairs_of_many_rows_are_solved_in_these(n_rows, params, is_in_rows, monkeypatch):
+    monkeypatch.setattr("skrf.regression.ridge.FEW_ROWS", 50)
+    rows = np.random.default_rng(0).permutation(150)[:n_rows]
+    X, y = (values[rows] for values in IRIS)
+    model = ApproxKernelRidgeClassifier(**{"feature_map": "exact", "alpha": 0.1, **params})
+    assert hasattr(model.fit(X, y), "dual_coef_") == is_in_rows
+    assert hasattr(model, "component_coef_") != is_in_rows
 
 
 # ------------------------------------------------------------------ several labels per row

@@ -551,7 +551,7 @@ EXACT = ApproxKernelRidgeClassifier("exact", sigma=0.7, alpha=0.05, decision="on
 @pytest.fixture
 def in_rows(monkeypatch):
     """Solve pairs of 50 and more rows in these, and compare on at most 200 rows."""
-    monkeypatch.setattr("skrf.regression.moments.FEW_ROWS", 49)
+    monkeypatch.setattr("skrf.regression.ridge.FEW_ROWS", 49)
     monkeypatch.setattr("skrf.regression.search._MOST_EXACT", 200)
 
 

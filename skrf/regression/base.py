@@ -1,8 +1,8 @@
 """What all estimators on sums have in common: they read rows, add, merge, finish, and answer.
 
 An estimator has a fit, `_fitted`: `KeySums` of kernel regression, or `RidgeSums`. Both hold the
-feature maps and are immutable; they begin without rows, and have ``added(data)``, ``merge(other)``
-and ``emptied``. Fits, batches and searches need no more.
+feature maps and are immutable; they begin without rows, and have ``added(data)`` and
+``merge(other)``. Fits, batches and searches need no more.
 """
 
 import warnings

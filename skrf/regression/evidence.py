@@ -24,7 +24,7 @@ _LEAST_ROWS = 20  # of fewer, those that are left out say little
 # ---------------------------------------------------------------- leave-one-out
 
 
-def leave_one_out_errors(feature_map, data, moments, alphas, basis):
+def leave_one_out_errors(feature_map, data, moments, alphas):
     """Return mean squared errors of rows that ridge regression has not seen.
 
     The leverage of a row says what its prediction would be without it and its weight. Errors are
@@ -40,8 +40,6 @@ def leave_one_out_errors(feature_map, data, moments, alphas, basis):
         Of these rows.
     alphas : ndarray of shape (n_alphas,)
         The ridges.
-    basis : ndarray of shape (M, r) or None
-        Orthonormal columns, if the moments are those of coordinates in them.
     """
     weights = data.weights
     targets = data.values(slice(None)) * (data.values.unit / moments.unit)
@@ -52,8 +50,7 @@ def leave_one_out_errors(feature_map, data, moments, alphas, basis):
     coef = spectrum.sides[:, :, None] * shrunk[:, None]
     for rows in gen_batches(len(weights), max(1, _BLOCK // moments.n_columns)):
         features = features_of(feature_map, take(data.X, rows))
-        coordinates = features if basis is None else features @ basis
-        turned, of_rows = (coordinates - of_features) @ spectrum.vectors, weights[rows]
+        turned, of_rows = (features - of_features) @ spectrum.vectors, weights[rows]
         leverage = of_rows[:, None] * (turned**2 @ shrunk + 1 / total)
         left = np.where(1 - leverage > _LOST, 1 - leverage, np.nan)[:, None]
         predicted = np.tensordot(turned, coef, 1) + of_targets[:, None]
@@ -113,8 +110,8 @@ def check_noise_by_leave_one_out(fitted, data):
     if not is_lost or fitted.sizes.n_distinct < _LEAST_ROWS:
         return
     rows = merged_copies(data, are_classes=False)
-    arguments = rows, moments, np.array([solution.alpha]), fitted.basis
-    errors = leave_one_out_errors(fitted.maps[0], *arguments)[0]
+    alphas = np.array([solution.alpha])
+    errors = leave_one_out_errors(fitted.maps[0], rows, moments, alphas)[0]
     if errors > _NOTHING * np.mean(moments.squares) / moments.total:
         warn(
             "alpha='evidence' finds no noise in y, but rows that are left out are predicted with "

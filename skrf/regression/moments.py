@@ -1,8 +1,8 @@
 """Features of rows in blocks, and their second moments: all that ridge regression needs of rows.
 
-Ridge regression depends on features through their inner products alone. Where there are fewer rows
-than features, rows are written in an orthonormal basis of the space that they span: as many numbers
-as rows, with the same inner products.
+Ridge regression depends on features through their inner products alone. A search of fewer rows than
+features writes them in an orthonormal basis of the space that they span: as many numbers as rows,
+with the same inner products.
 """
 
 import math
@@ -45,7 +45,6 @@ _HELD_RUNS, _HELD_NUMBERS = 16, 2**24  # of sums of runs, held at once
 _MANY_ROWS = 4  # per column, from which a matrix is applied to sums
 _MAGNIFIED = 1e-6  # rounding of moments, of the ridge: predictions then differ by less than 1e-8
 _SINGLE = 1e-7  # relative error of products in float32, with a margin
-FEW_ROWS = 2048  # up to which the exact kernel is a feature map, with every row a landmark
 # Rounding of exponentials times coefficients stays below 1e-9 of the targets.
 _LARGEST_COEF = 1e-9 / np.finfo(float).eps
 
@@ -169,12 +168,6 @@ def store_features(feature_map, *data):
     return StoredFeatures(features.shape[1]), [
         replace(side, X=values) for side, values in zip(data, rows, strict=True)
     ]
-
-
-def in_basis(feature_map, X):
-    """Return an orthonormal basis of few rows' features, and a map and rows of the coordinates."""
-    basis, triangle = np.linalg.qr(features_of(feature_map, X).T)
-    return basis, StoredFeatures(len(triangle)), np.ascontiguousarray(triangle.T)
 
 
 def _coordinates(feature_map, X):
@@ -462,37 +455,6 @@ def moments_of_groups(feature_map, X, codes, n_groups, weights, least_alpha=0.0)
 # ---------------------------------------------------------------- fits
 
 
-def choose_solver(feature_map, n_rows, n_columns, *, is_of_pairs=False):
-    """Return what a ridge regression is solved in: "pairs", "rows" or "columns".
-
-    Parameters
-    ----------
-    feature_map : str or object
-        The parameter.
-    n_rows : int
-        Number of rows.
-    n_columns : int or None
-        Number of features, if it is known.
-    is_of_pairs : bool, default=False
-        Whether classes are decided in pairs, with a given alpha.
-
-    Returns
-    -------
-    str
-        In this order, with n rows and M columns:
-
-        - "pairs", for the exact kernel of more than 2,048 rows, if classes are decided in pairs:
-          matrices of the rows of two classes.
-        - "rows", for at most M / 2 rows: features in a basis of the rows, so n^3 in place of M^3.
-        - "columns", otherwise: second moments of the features, n M^2 + M^3.
-    """
-    if isinstance(feature_map, str) and is_of_pairs and n_rows > FEW_ROWS:
-        return "pairs"
-    if n_columns is not None and 2 * n_rows <= n_columns:
-        return "rows"
-    return "columns"
-
-
 @dataclass(frozen=True, eq=False)
 class RidgeSums:
     """Feature maps with the moments of all rows so far and, at the end, the solution; immutable.
@@ -517,8 +479,6 @@ class RidgeSums:
         Moments of all rows so far.
     sizes : Sizes, default=None
         What these are worth.
-    basis : ndarray of shape (M, r), default=None
-        Orthonormal columns that span few rows, if moments are those of coordinates in them.
     kept_rows : ExactRows or NearFarRows, default=None
         All rows themselves, for the exact kernel of pairs of classes, or within leaves.
     solution : Solution, default=None
@@ -534,14 +494,8 @@ class RidgeSums:
     has_sizes: bool = False
     moments: RidgeMoments | None = None
     sizes: Sizes | None = None
-    basis: np.ndarray | None = None
     kept_rows: Any = None
     solution: Solution | None = None
-
-    @property
-    def emptied(self):
-        """The fit before the first row."""
-        return replace(self, moments=None, sizes=None, basis=None)
 
     @property
     def n_columns(self):
@@ -570,32 +524,18 @@ class RidgeSums:
         weight, before = data.total, 0.0 if self.moments is None else self.moments.total
         total = self.total or before + weight
         share = weight / total if total < np.inf else 0.0
-        feature_map, X, basis, least = self.maps[0], data.X, None, share * self.least_alpha
-        is_whole = self.moments is None and weight == self.total
+        feature_map, weights, least = self.maps[0], data.sample_weight, share * self.least_alpha
         with beside_threads(feature_map):
-            if is_whole and choose_solver(None, len(data.y), feature_map.n_columns) == "rows":
-                basis, feature_map, X = in_basis(feature_map, X)
             if self.n_groups:
-                rows = X, data.values.values, self.n_groups, data.sample_weight
+                rows = data.X, data.values.values, self.n_groups, weights
                 moments = moments_of_groups(feature_map, *rows, least)
             else:
-                moments = moments_of_rows(feature_map, X, data.values, data.sample_weight, least)
-        return self.merge(replace(self, moments=moments, sizes=sizes, basis=basis))
+                moments = moments_of_rows(feature_map, data.X, data.values, weights, least)
+        return self.merge(replace(self, moments=moments, sizes=sizes))
 
     def merge(self, other):
         """Return an unsolved fit to the rows of both."""
         if self.moments is None or other.moments is None:
             return self if other.moments is None else other
-        moments = self._of_features.merge(other._of_features)
         sizes = self.sizes and self.sizes.merge(other.sizes)
-        return replace(self, moments=moments, sizes=sizes, basis=None, solution=None)
-
-    @property
-    def _of_features(self):
-        """The moments of the features themselves."""
-        if self.basis is None:
-            return self.moments
-        n_columns, n_targets = len(self.basis), len(self.moments.unit)
-        n_bytes = max(self.n_groups, 1) * bytes_of_moments(n_columns, n_targets)
-        check_fits(n_bytes, f"feature_map with {n_columns} columns", "their second moments")
-        return self.moments.times(self.basis.T)
+        return replace(self, moments=self.moments.merge(other.moments), sizes=sizes, solution=None)

@@ -43,7 +43,6 @@ from .moments import (
     blocks_of,
     bytes_of_moments,
     check_range,
-    choose_solver,
     features_of,
     maps_of,
     plain_features,
@@ -53,6 +52,7 @@ from .rows import ExactRows, KernelMap
 from .solve import Spectrum, solve_posterior, solve_problems
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
+FEW_ROWS = 2048  # up to which the exact kernel is a feature map, with every row a landmark
 LEAVES = [Interval(Integral, 2, None, closed="left"), None]
 _WAVES = 1024  # frequencies of what landmarks lack of a drawn function
 _DRAWN = 2**22  # numbers of the weights of waves that are held at once
@@ -140,8 +140,6 @@ class Ridge(KernelEstimator):
     def _finish(self, fitted):
         with narrow_blas(fitted.n_columns):
             solution = self._solution(fitted)
-        if fitted.basis is not None:
-            solution = solution.lifted(fitted.basis)
         coef, intercept = map(read_only, self._linear(solution))
         self.alpha_, self.intercept_ = solution.alpha, intercept
         if not isinstance(fitted.maps[0], KernelMap) and not solution.reads_rows:
@@ -667,15 +665,12 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         return pairs if is_affordable else DECISIONS["discriminants"]
 
     def _solves_pairs(self, data):
-        if self.max_leaf_size is not None:
+        is_exact = isinstance(self.feature_map, str) and self.max_leaf_size is None
+        if not is_exact or len(data.y) <= FEW_ROWS or self.multilabel_ or not self._least_alpha():
             return False
-        is_of_pairs = self._least_alpha() and not self.multilabel_
-        if is_of_pairs and len(self.classes_) > 2:
-            is_of_pairs = name_of(self.decision) in ("auto", "one-vs-one")
-        if is_of_pairs and np.ptp(data.values.values) == 0:  # a single class has rows
-            is_of_pairs = False
-        solver = choose_solver(self.feature_map, len(data.y), None, is_of_pairs=is_of_pairs)
-        return solver == "pairs"
+        if np.ptp(data.values.values) == 0:  # a single class has rows
+            return False
+        return len(self.classes_) == 2 or name_of(self.decision) in ("auto", "one-vs-one")
 
     def _fit_map(self, data, is_first_batch=False):
         if not self._solves_pairs(data):

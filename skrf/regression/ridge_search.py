@@ -105,9 +105,9 @@ class RidgeCV:
         fitted = self._fit_map(data).added(data)
         moments = fitted.moments.together
         rows = merged_copies(data, is_classifier(self))
-        arguments = rows, moments, positive_array("alphas", self.alphas), fitted.basis
+        alphas = positive_array("alphas", self.alphas)
         with beside_threads(fitted.maps[0]), narrow_blas(moments.n_columns):
-            errors = leave_one_out_errors(fitted.maps[0], *arguments)
+            errors = leave_one_out_errors(fitted.maps[0], rows, moments, alphas)
         self._set_alpha(moments, errors)
         return fitted
 

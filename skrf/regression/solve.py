@@ -1,7 +1,7 @@
 """Solutions of ridge regressions, from moments or in rows, for one alpha or for many."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -76,11 +76,6 @@ class Solution:
             beyond = landmarks.residual(rows, features)
         return self.posterior.covariances(features, beyond)
 
-    def lifted(self, basis):
-        """Return the same for features, if this is for their coordinates in a basis."""
-        posterior = self.posterior and self.posterior.lifted(basis)
-        return replace(self, coef=basis @ self.coef, posterior=posterior)
-
 
 def values_of(solutions, features):
     """Return the regressions of solutions for several alphas at features, (n_alphas, n, V)."""
@@ -109,8 +104,6 @@ class Posterior:
         1 / (s alpha).
     deviation : ndarray of shape (T,)
         Standard deviations of the noise; NaN if there are too few rows to estimate it.
-    basis : ndarray of shape (M, r), default=None
-        Orthonormal columns that span the training rows, if the root is in these coordinates.
     """
 
     root: np.ndarray
@@ -118,11 +111,6 @@ class Posterior:
     freedom: float
     prior: float
     deviation: np.ndarray
-    basis: np.ndarray | None = None
-
-    def lifted(self, basis):
-        """Return the same for features, if this is for their coordinates in a basis."""
-        return replace(self, mean=basis @ self.mean, basis=basis)
 
     def deviations(self, features, is_projected=False):
         """Return the standard deviations of targets for features, (n, T).
@@ -132,7 +120,8 @@ class Posterior:
         """
         xp = namespace(features)
         features = cast(features, xp.float64)
-        spread = self._spread(features - like(self.mean, features))
+        centred = features - like(self.mean, features)
+        spread = squared_norms(centred @ like(self.root, features))
         if is_projected:
             spread = spread + xp.clip(1 - squared_norms(features), 0.0, 1.0) * self.prior
         return xp.sqrt(spread[:, None] + 1 + 1 / self.freedom) * like(self.deviation, spread)
@@ -147,27 +136,12 @@ class Posterior:
         beyond : ndarray of shape (n, n), default=None
             The kernel of the rows less the products of their features.
         """
-        centred, covariances = features - self.mean, 1 / self.freedom
-        coordinates = centred
-        if self.basis is not None:
-            coordinates = centred @ self.basis
-            covariances += (centred @ centred.T - coordinates @ coordinates.T) * self.prior
-        rooted = coordinates @ self.root
-        covariances += rooted @ rooted.T
+        rooted = (features - self.mean) @ self.root
+        covariances = rooted @ rooted.T + 1 / self.freedom
         if beyond is not None:
             covariances += beyond * self.prior
         np.einsum("ii->i", covariances)[...] += 1
         return covariances
-
-    def _spread(self, features):
-        """Return the variances that uncertain coefficients give to centred features."""
-        if self.basis is None:
-            return squared_norms(features @ like(self.root, features))
-        coordinates, xp = features @ like(self.basis, features), namespace(features)
-        # No row says anything about what is at right angles to all rows.
-        beyond = squared_norms(features) - squared_norms(coordinates)
-        beyond = xp.where(beyond > 0, beyond, like(0.0, beyond)) * self.prior
-        return beyond + squared_norms(coordinates @ like(self.root, features))
 
     def drawn(self, normal):
         """Return the changes of coefficients (M, T, n) and intercepts (T, n) in drawn functions.
@@ -177,17 +151,10 @@ class Posterior:
         normal : ndarray of shape (M + 1, T, n)
             Independent standard normal numbers.
         """
-        # The symmetric root is unique, and the same in a basis of the rows.
+        # The symmetric root is unique.
         vectors, values, _ = np.linalg.svd(self.root)
         normal = normal * self.deviation[:, None]
-        coordinates = normal[:-1]
-        if self.basis is not None:
-            coordinates = np.tensordot(self.basis.T, coordinates, 1)
-        changes = np.tensordot((vectors * values) @ vectors.T, coordinates, 1)
-        if self.basis is not None:
-            prior = np.sqrt(self.prior)
-            changes = np.tensordot(self.basis, changes - coordinates * prior, 1)
-            changes += normal[:-1] * prior
+        changes = np.tensordot((vectors * values) @ vectors.T, normal[:-1], 1)
         offset = normal[-1] / np.sqrt(self.freedom) - np.tensordot(self.mean, changes, 1)
         return changes, offset
 
