@@ -143,7 +143,7 @@ def test_the_sum_of_the_classes_are_the_moments_of_all_rows():
     feature_map = MAP.fit(X).feature_maps_[0]
     of_classes = moments_of_groups(feature_map, X, y, 5, WEIGHTS)
     of_classes = of_classes.pooled(np.arange(5), 2 * np.eye(5) - 1)
-    targets = Targets(y, np.ones(5), (), np.arange(5))
+    targets = Targets.of_classes(y, 5)
     expected = moments_of_rows(feature_map, X, targets, WEIGHTS)
     assert_allclose(of_classes.weight, expected.weight, rtol=1e-14)
     assert_allclose(of_classes.mean, expected.mean, rtol=1e-12, atol=1e-14)

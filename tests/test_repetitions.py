@@ -1,7 +1,5 @@
 """What repeated and weighted rows are worth to the marginal likelihood and to error bars."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -9,7 +7,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skrf import ApproxKernelRidge, ApproxKernelRidgeClassifier, ClusterNystroem, RFFSampler
-from skrf.regression.data import Targets, merged_rows
+from skrf.regression.data import Data, Targets, merged_rows
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3))
@@ -102,25 +100,12 @@ def test_classifiers_merge_repeated_rows():
 
 
 def test_sizes_are_their_definition():
-    @dataclass
-    class Data:
-        X: np.ndarray
-        y: np.ndarray
-        values: Targets
-        sample_weight: np.ndarray
-        statistics: None = None
-
-        @property
-        def weights(self):
-            return self.sample_weight
-
-        def part(self, rows):
-            return Data(self.X[rows], self.y[rows], self.values[rows], self.sample_weight[rows])
-
     rows, targets = np.array([[0.0], [-0.0], [1], [1], [2], [2], [3]]), np.array([5.0] * 7)
     targets[3] = 6.0
     weights = np.array([1.0, 2, 3, 4, 5, 6, 7])
-    data, sizes = merged_rows(Data(rows, targets, Targets.of_numbers(targets), weights))
+    data, sizes = merged_rows(
+        Data(rows, targets, weights, np.arange(7), targets, Targets.of_numbers(targets))
+    )
     assert_allclose(data.sample_weight, [3, 3, 4, 11, 7])
     assert (sizes.several, sizes.single, sizes.n_distinct) == (7.0, 21.0, 5)
     assert sizes.roots == pytest.approx(np.sqrt([3, 11, 7]).sum())

@@ -40,7 +40,7 @@ from .._validation import (
 from .._warnings import note_names, once
 from ..features import check_columns, difference, lacks_rows, last_step, prepared
 from .batches import passes
-from .data import Data, check_class_weight, class_factors, is_multilabel, sorted_classes
+from .data import Data, Targets, check_class_weight, class_factors, is_multilabel, sorted_classes
 
 SIGMA = Interval(Real, 0, LARGEST, closed="right")
 CLASS_WEIGHT = [dict, StrOptions({"balanced"}), None]
@@ -432,7 +432,7 @@ class Classification(ClassifierMixin):
             )
 
     def _coded(self, y, classes):
-        """Set the classes, by default those of y; return indices of labels, and a map's target."""
+        """Set the classes, by default those of y; return a map's y, and the `Targets`."""
         with naming("y"):
             classes_of_y = np.unique(y) if classes is None else classes
             codes = np.searchsorted(classes_of_y, y)
@@ -440,7 +440,8 @@ class Classification(ClassifierMixin):
                 _check_known(y, classes_of_y, codes)
         self.classes_ = classes_of_y
         # Code floats, which a map could mistake for targets.
-        return codes, codes if y.dtype.kind == "f" else y
+        map_y = codes if y.dtype.kind == "f" else y
+        return map_y, Targets.of_classes(codes, len(self.classes_))
 
     def _labels_at(self, places):
         """Return labels in the library of their indices, if they are numbers."""

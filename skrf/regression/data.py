@@ -56,14 +56,14 @@ class Targets:
         Powers of 2.
     shape : tuple
         () for a single target without an axis, otherwise (T,).
-    classes : ndarray of shape (T,), default=None
-        Codes of the classes whose targets are 1.
+    n_classes : int, default=0
+        Number of classes; 0 for numbers.
     """
 
     values: np.ndarray
     unit: np.ndarray
     shape: tuple
-    classes: np.ndarray | None = None
+    n_classes: int = 0
 
     @classmethod
     def of_numbers(cls, y):
@@ -76,18 +76,18 @@ class Targets:
     @classmethod
     def of_classes(cls, codes, n_classes):
         """Return -1 and 1 for every class, of two for the second alone."""
-        ones = np.arange(n_classes) if n_classes > 2 else np.array([1])
-        return cls(codes, np.ones(len(ones)), (), ones)
+        return cls(codes, np.ones(n_classes if n_classes > 2 else 1), (), n_classes)
 
     def __call__(self, rows):
         """Return the targets of a slice of rows, or of their indices, (n, T)."""
-        if self.classes is None:
+        if not self.n_classes:
             return self.values[rows] / self.unit
-        return np.where(self.values[rows, None] == self.classes, 1.0, -1.0)
+        ones = np.arange(self.n_classes) if self.n_classes > 2 else [1]
+        return np.where(self.values[rows, None] == ones, 1.0, -1.0)
 
     def __getitem__(self, rows):
         """Return the targets of some rows."""
-        return Targets(self.values[rows], self.unit, self.shape, self.classes)
+        return replace(self, values=self.values[rows])
 
 
 # ---------------------------------------------------------------- rows
@@ -107,14 +107,10 @@ class Data:
         Weights, or None if none were given.
     numbers : ndarray of int of shape (n,)
         Positions of the rows in the input.
-    target : ndarray of shape (n,) or (n, n_outputs), or None
+    map_y : ndarray of shape (n,) or (n, n_outputs), or None
         Labels or targets that a map is fitted to.
-    class_codes : ndarray of int of shape (n,)
-        Classes of the rows, from 0; all 0 where targets are numbers, or summed otherwise.
-    values : ndarray of shape (n, n_values)
-        Values to sum besides the weight.
-    n_classes : int
-        Number of classes; 1 where all codes are 0.
+    targets : Targets
+        Labels or targets, as models are fitted to them.
     statistics : PairStatistics, default=None
         Those of all rows, if these are a sample of them.
     """
@@ -123,16 +119,29 @@ class Data:
     y: np.ndarray
     sample_weight: np.ndarray | None
     numbers: np.ndarray
-    target: np.ndarray
-    class_codes: np.ndarray
-    values: np.ndarray
-    n_classes: int
+    map_y: np.ndarray | None
+    targets: Targets
     statistics: Any = None
 
     @cached_property
     def weights(self):
         """Weights, 1 if none were given."""
         return np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
+
+    @property
+    def class_codes(self):
+        """Classes of the rows, from 0; all 0 where targets are numbers."""
+        return self.targets.values if self.targets.n_classes else np.zeros(len(self.y), dtype=int)
+
+    @property
+    def n_groups(self):
+        """Number of classes; 1 where targets are numbers."""
+        return max(self.targets.n_classes, 1)
+
+    @property
+    def values(self):
+        """Targets that are numbers, (n, n_values); none of classes."""
+        return np.empty((len(self.y), 0)) if self.targets.n_classes else self.targets.values
 
     @property
     @np.errstate(over="ignore")
@@ -160,7 +169,7 @@ class Data:
 
     def part(self, rows):
         """Return some of the rows, given a slice or indices."""
-        names = "y", "sample_weight", "numbers", "target", "class_codes", "values"
+        names = "y", "sample_weight", "numbers", "map_y", "targets"
         arrays = {
             name: getattr(self, name)[rows] for name in names if getattr(self, name) is not None
         }
@@ -183,7 +192,7 @@ class Data:
 
     def _fit_arguments(self, feature_map):
         """Return what a map is fitted to, on the host, with weights if it accepts them."""
-        arguments = {"X": to_host(self.X), "y": self.target, "statistics": self.statistics}
+        arguments = {"X": to_host(self.X), "y": self.map_y, "statistics": self.statistics}
         if self.sample_weight is not None and has_fit_parameter(feature_map, "sample_weight"):
             arguments["sample_weight"] = self.fit_weights
         return arguments
@@ -311,9 +320,8 @@ def merged_copies(data, are_classes):
 
     Its rows are in the order of their first copies. See `copy_groups`.
     """
-    targets = data.values.values if isinstance(data.values, Targets) else data.values
-    y_codes = codes_of_targets(targets) if targets.size else data.class_codes
-    return _merged(data, copy_groups(row_codes(to_host(data.X)), y_codes, are_classes))
+    x_codes, y_codes = row_codes(to_host(data.X)), codes_of_targets(data.targets.values)
+    return _merged(data, copy_groups(x_codes, y_codes, are_classes))
 
 
 def _merged(data, groups):
@@ -357,7 +365,7 @@ def spread_copies(X, y_codes, weights, most, rng, are_classes):
 
 def merged_rows(data):
     """Return the data with rows that are equal in X and targets merged, and their `Sizes`."""
-    x_codes, y_codes = row_codes(to_host(data.X)), codes_of_targets(data.values.values)
+    x_codes, y_codes = row_codes(to_host(data.X)), codes_of_targets(data.targets.values)
     groups = by_first(x_codes * (y_codes.max() + 1) + y_codes)
     data, first = _merged(data, groups), np.unique(groups, return_index=True)[1]
     return data, _sizes(x_codes[first], data.weights)

@@ -42,7 +42,7 @@ def leave_one_out_errors(feature_map, data, moments, alphas):
         The ridges.
     """
     weights = data.weights
-    targets = data.values(slice(None)) * (data.values.unit / moments.unit)
+    targets = data.targets(slice(None)) * (data.targets.unit / moments.unit)
     errors = np.zeros((targets.shape[1], 1))
     of_features, of_targets = moments.means
     spectrum, total = Spectrum(moments), moments.total
@@ -80,7 +80,7 @@ def sigma_by_evidence(feature_map, data):
     fit = data.fit_at_sigma(feature_map)
 
     def loss(sigma):
-        rows = as_feature_map(fit(sigma)), data.X, data.values, data.sample_weight
+        rows = as_feature_map(fit(sigma)), data.X, data.targets, data.sample_weight
         return Spectrum(moments_of_rows(*rows)).by_evidence(sizes)[1]
 
     with beside_threads(feature_map):

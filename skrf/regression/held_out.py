@@ -52,7 +52,7 @@ class HeldOutPredictions:
 
     def errors(self):
         """Return the mean squared errors of the targets, (n_alphas,), in their largest unit."""
-        targets, weights = self.rows.values, self.rows.score_weights
+        targets, weights = self.rows.targets, self.rows.score_weights
         unit = self.solutions[0].unit
         # Coefficients may be only rounding, if alpha is lost in it.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -63,7 +63,7 @@ class HeldOutPredictions:
 
     def pair_errors(self, signs):
         """Return the mean squared errors of pairs at rows of their classes, (n_alphas,)."""
-        signs = signs[self.rows.values.values]
+        signs = signs[self.rows.class_codes]
         errors = np.square(self.values - signs)[:, signs != 0]
         weights = self.rows.score_weights
         if weights is not None:
@@ -76,7 +76,7 @@ class HeldOutPredictions:
 
     def log_losses(self, place, decision):
         """Return the mean log losses of a decision for all multipliers; see `losses`."""
-        codes, weights = self.rows.values.values, self.rows.score_weights
+        codes, weights = self.rows.class_codes, self.rows.score_weights
         scores = self.scores_at(place, decision)
         is_of_pairs = scores.shape[1] == 1 or decision.is_of_pairs
         values = self.values[place] if is_of_pairs else scores
@@ -85,7 +85,7 @@ class HeldOutPredictions:
 
     def accuracies(self, decision):
         """Return the shares of the rows that a decision gets right, (n_alphas,)."""
-        codes, weights = self.rows.values.values, self.rows.score_weights
+        codes, weights = self.rows.class_codes, self.rows.score_weights
         tie, places = rounding_of(self.rows.X), zip(self.values, self.solutions, strict=True)
         right = [best_classes(decision.read(*place), tie) == codes for place in places]
         return np.average(right, axis=1, weights=weights)
@@ -131,14 +131,12 @@ class FeatureSource:
     @cached_property
     def fit(self):
         """A function that returns the map fitted to all rows at a sigma."""
-        data = self.data if self.map_per_split else replace(self.data, target=None)
+        data = self.data if self.map_per_split else replace(self.data, map_y=None)
         return self.shared_fit or self._fit_to(data)
 
     def _fit_to(self, data):
         if isinstance(self.feature_map, ClusterNystroem) and len(data.y) > _CENTER_ROWS:
-            of_classes = data.values.classes is not None
-            codes = data.values.values if of_classes else np.zeros(len(data.y), int)
-            data = data.part(stratified(codes, _CENTER_ROWS))
+            data = data.part(stratified(data.class_codes, _CENTER_ROWS))
         if self.has_sigma:
             return data.fit_at_sigma(self.feature_map)
         fitted = data.fitted(clone(self.feature_map))
@@ -161,7 +159,7 @@ class FeatureSource:
         return [self.data.part(as_slice(test)) for test in self.splits.tests]
 
     def _nothing(self, feature_map, data):
-        return RidgeSums({}, (feature_map,) * 2, data.values.shape, 0, self.least_alpha)
+        return RidgeSums({}, (feature_map,) * 2, data.targets.shape, 0, self.least_alpha)
 
     def _read(self, sigma, has_sums):
         """Yield the map, rows to train on, X to test on and sums to train on, of every split."""
@@ -219,7 +217,7 @@ class FeatureSource:
 
     def _of_classes(self, feature_map, train, features, alphas, problems):
         """Return the values of problems among classes, and solutions without coefficients."""
-        codes, n_columns = train.values.values, features.shape[1]
+        codes, n_columns = train.class_codes, features.shape[1]
         counts = np.bincount(codes, minlength=self.n_classes)
         n_rows = [counts[problem.groups].sum() for problem in problems]
         in_rows = {k for k, n in enumerate(n_rows) if n < n_columns and len(codes) <= _MOST_ROWS}
@@ -235,7 +233,7 @@ class FeatureSource:
         if in_rows:
             train = train.part(np.argsort(codes, kind="stable"))
             rows = features_of(feature_map, train.X)
-            classes = train.values.values, train.sample_weight, self.n_classes
+            classes = train.class_codes, train.sample_weight, self.n_classes
             system = RowSystem.of_gram(rows @ rows.T, *classes)
             values = system.values(features @ rows.T, problems, alphas, solved)
         return values, solutions
@@ -264,7 +262,7 @@ class KernelSource:
         pairs = []
         for train, test in zip(self.splits.trains, self.splits.tests, strict=True):
             train = self.data.part(train)
-            order = np.argsort(train.values.values, kind="stable")
+            order = np.argsort(train.class_codes, kind="stable")
             pairs.append((train.part(order), self.data.part(test)))
         return pairs
 
@@ -276,7 +274,7 @@ class KernelSource:
         for train, test in self._pairs[:n_splits]:
             rows = to_host(train.X)
             gram, cross = (kernel_between(to_host(side.X), rows, sigma) for side in (train, test))
-            classes = train.values.values, train.sample_weight, self.n_classes
+            classes = train.class_codes, train.sample_weight, self.n_classes
             values = RowSystem.of_gram(gram, *classes).values(cross, problems, alphas)
             nothing = Solution(0.0, np.empty((0, 0)), np.ones(values.shape[2]), np.empty(0))
             results.append(HeldOutPredictions(values, test, [nothing] * len(alphas)))
@@ -335,7 +333,7 @@ class LeafSource:
         weights = self.everything.weights
         if problem is None:
             return weights.sum()
-        return weights[np.isin(self.everything.values.values, problem.groups)].sum()
+        return weights[np.isin(self.everything.class_codes, problem.groups)].sum()
 
     def predict(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
         """Return a list of the only `HeldOutPredictions`; see `FeatureSource`."""
@@ -343,6 +341,6 @@ class LeafSource:
         with beside_threads(feature_map):
             leaves = self._near_far.subset(feature_map, data.X, self._rows)
             values = NearFarRows.under(leaves, data).held(problems, alphas, self._total)
-        unit = data.values.unit if problems is None else np.ones(values.shape[2])
+        unit = data.targets.unit if problems is None else np.ones(values.shape[2])
         nothing = Solution(0.0, np.empty((0, 0)), unit, np.empty(0))
         return [HeldOutPredictions(values * unit, data, [nothing] * len(alphas))]

@@ -22,6 +22,7 @@ from .base import (
     predictions_in,
     probabilities_in,
 )
+from .data import Targets
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
 from .moments import beside_threads, maps_of
@@ -245,9 +246,8 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         if self.multilabel_:
             self._columns_of_labels(y, classes)
             values = y.astype(np.float64)
-            return values, np.zeros(len(y), dtype=int), values, 1
-        groups, target = self._coded(y, classes)
-        return target, groups, np.empty((len(y), 0)), len(self.classes_)
+            return values, Targets.of_numbers(values)
+        return self._coded(y, classes)
 
     def _finish(self, sums):
         self.class_count_, self.prior_share_ = sums.weights.copy(), sums.prior_share
@@ -512,7 +512,7 @@ class KernelRegressor(Regression, KernelRegression):
         return super()._finish(sums)
 
     def _encode_y(self, y, classes):
-        return y, np.zeros(len(y), dtype=int), y.reshape(len(y), -1), 1
+        return y, Targets.of_numbers(y)
 
     @property
     def _outputs(self):

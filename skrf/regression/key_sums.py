@@ -109,7 +109,7 @@ class KeySums:
         check_fits(
             n_bytes, f"feature_map with {n_columns} columns", "the sums of kernel regression"
         )
-        nothing = np.zeros(data.n_classes), np.full(data.n_classes, -np.inf)
+        nothing = np.zeros(data.n_groups), np.full(data.n_groups, -np.inf)
         return cls(params, maps, None, *nothing, 1 + data.values.shape[1])
 
     @property
@@ -224,7 +224,7 @@ class KeySums:
 
     def _of_indicators(self, data):
         """Return the sums over more rows alone, each of which has a single feature, 1."""
-        columns = self.maps[1].columns(to_host(data.X), data.target)
+        columns = self.maps[1].columns(to_host(data.X), data.map_y)
         n_columns, n_groups = self.maps[1].n_columns, len(self.weights)
         units, _ = exponents_of(data.values)
         terms = np.column_stack([np.ones(len(columns)), np.ldexp(data.values, -units)])
@@ -318,7 +318,7 @@ class KeySums:
 
 def bytes_of_sums(n_columns, data):
     """Return how many bytes the sums of features with so many columns hold."""
-    return 16 * n_columns * data.n_classes * (1 + data.values.shape[1])  # numbers and exponents
+    return 16 * n_columns * data.n_groups * (1 + data.values.shape[1])  # numbers and exponents
 
 
 def exponents_of(values):

@@ -141,7 +141,7 @@ class _Counts:
     """
 
     def __init__(self, key_map, points, data, score):
-        labels = () if key_map.labels is None else (data.target,)
+        labels = () if key_map.labels is None else (data.map_y,)
         self.points, self.columns = points, key_map.columns(points, *labels)
         self.leaving = score.leaving
         n_columns = key_map.n_columns
@@ -207,7 +207,7 @@ class _Score:
     """
 
     def __init__(self, data, shares_that_leave):
-        self.n_groups, weights = data.n_classes, data.weights / data.weights.max()
+        self.n_groups, weights = data.n_groups, data.weights / data.weights.max()
         weights /= weights.sum()
         values = standardised(data.values, weights)
         columns = np.column_stack([np.eye(self.n_groups)[data.class_codes], values])

@@ -527,10 +527,10 @@ class RidgeSums:
         feature_map, weights, least = self.maps[0], data.sample_weight, share * self.least_alpha
         with beside_threads(feature_map):
             if self.n_groups:
-                rows = data.X, data.values.values, self.n_groups, weights
+                rows = data.X, data.class_codes, self.n_groups, weights
                 moments = moments_of_groups(feature_map, *rows, least)
             else:
-                moments = moments_of_rows(feature_map, data.X, data.values, weights, least)
+                moments = moments_of_rows(feature_map, data.X, data.targets, weights, least)
         return self.merge(replace(self, moments=moments, sizes=sizes))
 
     def merge(self, other):

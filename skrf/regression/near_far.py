@@ -771,9 +771,9 @@ class NearFarRows:
     @classmethod
     def under(cls, near_far, data):
         """Return the rows of some data, given their kernel."""
-        codes = data.values.values if data.values.classes is not None else None
-        targets = data.values(np.arange(len(data.y)))
-        return cls(near_far, codes, targets, data.values.unit, data.weights)
+        codes = data.targets.values if data.targets.n_classes else None
+        targets = data.targets(np.arange(len(data.y)))
+        return cls(near_far, codes, targets, data.targets.unit, data.weights)
 
     @property
     def n_columns(self):

@@ -121,11 +121,11 @@ class Ridge(KernelEstimator):
         return replace(fitted, n_groups=0, kept_rows=kept_rows, sizes=sizes)
 
     def _bytes_of_sums(self, n_columns, data):
-        return bytes_of_moments(n_columns, len(data.values.unit))
+        return bytes_of_moments(n_columns, len(data.targets.unit))
 
     def _empty_fit(self, maps, data):
         n_groups = self._n_groups(maps[0].n_columns or 0)
-        params, shape = self.get_params(), data.values.shape
+        params, shape = self.get_params(), data.targets.shape
         total, least = data.total, self._least_alpha()
         return RidgeSums(params, maps, shape, n_groups, least, total, self._takes_sizes)
 
@@ -309,7 +309,7 @@ class ApproxKernelRidge(Regression, Ridge):
         return feature_map.set_params(sigma=sigma_by_evidence(feature_map, data))
 
     def _encode_y(self, y, classes):
-        return y, np.zeros(len(y), dtype=int), Targets.of_numbers(y), 1
+        return y, Targets.of_numbers(y)
 
     def _solution(self, fitted):
         alpha, noise = self._least_alpha(), self.noise_variance
@@ -626,10 +626,8 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
             self._columns_of_labels(y, classes)
             self._check_labels()
             values = 2.0 * y - 1
-            return values, np.zeros(len(y), dtype=int), Targets.of_numbers(values), 1
-        codes, target = self._coded(y, classes)
-        targets = Targets.of_classes(codes, len(self.classes_))
-        return target, np.zeros(len(y), dtype=int), targets, 1
+            return values, Targets.of_numbers(values)
+        return self._coded(y, classes)
 
     def _check_labels(self):
         """Raise for what rows of several labels do not allow."""
@@ -668,7 +666,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         is_exact = isinstance(self.feature_map, str) and self.max_leaf_size is None
         if not is_exact or len(data.y) <= FEW_ROWS or self.multilabel_ or not self._least_alpha():
             return False
-        if np.ptp(data.values.values) == 0:  # a single class has rows
+        if np.ptp(data.class_codes) == 0:  # a single class has rows
             return False
         return len(self.classes_) == 2 or name_of(self.decision) in ("auto", "one-vs-one")
 
@@ -685,7 +683,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
 
     def _bytes_of_sums(self, n_columns, data):
         n_bytes = super()._bytes_of_sums(n_columns, data)
-        return n_bytes * (len(data.values.classes) if name_of(self.decision) == "one-vs-one" else 1)
+        return n_bytes * (len(data.targets.unit) if name_of(self.decision) == "one-vs-one" else 1)
 
     def _n_groups(self, n_columns):
         if self.multilabel_ or len(self.classes_) <= 2:

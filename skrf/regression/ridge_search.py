@@ -167,7 +167,7 @@ class RidgeCV:
         if is_sample or not self._solves_pairs(data):
             sigma = float(sigmas[0]) if len(sigmas) else None
             feature_map = self._map_at(sigma, sample)
-            map_per_split = needs_targets(feature_map, sample.target)
+            map_per_split = needs_targets(feature_map, sample.map_y)
             self._check_size(feature_map, sample, 2 if map_per_split else 4 * len(splits))
         return RidgeSearch(
             rows=rows,

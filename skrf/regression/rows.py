@@ -102,7 +102,7 @@ class ExactRows:
                 "sample_weight must add up to at most the largest float, "
                 f"{np.finfo(float).max:.2g}: divide it and alpha by the same number."
             )
-        data = data.part(np.argsort(data.values.values, kind="stable"))
+        data = data.part(np.argsort(data.class_codes, kind="stable"))
         rows, within = to_host(data.X), {}
 
         def kernel(first, second):
@@ -112,7 +112,7 @@ class ExactRows:
                 within[first.start] = kernel_between(rows[first], rows[first], sigma)
             return within[first.start]
 
-        system = RowSystem(kernel, data.values.values, data.sample_weight, n_classes)
+        system = RowSystem(kernel, data.class_codes, data.sample_weight, n_classes)
         return cls(KernelMap(rows, sigma), system)
 
     @property

@@ -314,12 +314,9 @@ class SearchRows:
         return data, splits.largest()
 
     def _drawn(self, most):
-        n, targets = len(self.data.y), self.data.values
-        if most is None or n <= most:
+        if most is None or len(self.data.y) <= most:
             return self.data, self.splits
-        is_of_classes = targets.classes is not None
-        codes = targets.values if is_of_classes else np.zeros(n, int)
-        rows = stratified(codes, most, _RARE if is_of_classes else 0)
+        rows = stratified(self.data.class_codes, most, _RARE if self.data.targets.n_classes else 0)
         return self.data.part(rows), self.splits.among(rows, self.cv)
 
 
@@ -481,9 +478,9 @@ class RidgeSearch:
         Errors are those of -1 and 1 for every class, which need no sums of each; those of pairs,
         and the scorer, are for the values that decide.
         """
-        targets = source.data.values
+        targets = source.data.targets
         unit, rounding = float(targets.unit.max()), ROUNDING
-        if targets.classes is None and not self.is_multilabel:
+        if not targets.n_classes and not self.is_multilabel:
             # Errors come from far larger squares.
             rounding *= np.var(targets(slice(None)), axis=0).mean()
         equal, alphas, problems = Ties(rounding=rounding, unit=unit), self.alphas, None
@@ -516,7 +513,7 @@ class RidgeSearch:
             elif not self.n_classes:
                 stand_ins.append(KnownPredictions(values.reshape(rows.y.shape)))
             else:
-                scores, codes = predictions.scores_at(place, self.decision), rows.values.values
+                scores, codes = predictions.scores_at(place, self.decision), rows.class_codes
                 is_of_pairs = scores.shape[1] == 1 or self.decision.is_of_pairs
                 stand_ins.append(KnownDecisions(self.classes, values, scores, codes, is_of_pairs))
         return np.array([self.scorer(stand_in, rows) for stand_in in stand_ins])
@@ -535,7 +532,7 @@ class RidgeSearch:
 
     def _n_affordable_splits(self, source, n_points):
         """Return on how many splits a decision is scored, so that pairs do not take too long."""
-        counts = np.sort(np.bincount(source.data.values.values))
+        counts = np.sort(np.bincount(source.data.class_codes))
         n_rows = int(counts[-2:].sum())
         n_numbers = min(n_rows, source.n_columns or n_rows)
         n_problems = len(self.decision.problems(self.n_classes))
