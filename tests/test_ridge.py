@@ -44,7 +44,7 @@ from skrf import (
     RFFSampler,
 )
 from skrf.regression import ridge
-from skrf.regression.decide import votes
+from skrf.regression.decide import best_scale, losses, probabilities, votes
 from skrf.regression.search import KnownDecisions
 
 _rng = np.random.default_rng(0)
@@ -851,8 +851,14 @@ def known_of(model, rows, codes):
     """Return what stands for a model whose probabilities are fitted to rows."""
     values = model.feature_map_.transform(rows) @ model.component_coef_.T + model.intercept_
     is_of_pairs = model.decisions_ == "one-vs-one"
+    scale = best_scale(losses(values, codes, None, is_of_pairs))
+    shares = probabilities(values, scale, len(model.classes_), is_of_pairs)
+
+    def predict_proba(X):
+        return shares
+
     scores = votes(values) if is_of_pairs else values
-    return KnownDecisions(model.classes_, values, scores, codes, is_of_pairs)
+    return KnownDecisions(model.classes_, model.predict(rows), scores, predict_proba)
 
 
 def test_a_callable_score():

@@ -708,7 +708,7 @@ def test_scores_of_few_rows_are_those_of_their_features(kind, feature_map, weigh
     y = np.digitize(np.sin(2 * X[:, 0]), [-0.5, 0.5])
     targets = y if kind is ApproxKernelRidgeClassifierCV else np.column_stack([y, 1e3 * X[:, 1]])
     search = kind(feature_map, sigmas=3, alphas=[1e-4, 0.1], cv=4).fit(X, targets, weights)
-    monkeypatch.setattr("skrf.regression.held_out._MOST_NUMBERS", 0)
+    monkeypatch.setattr("skrf.regression.search._MOST_NUMBERS", 0)
     expected = clone(search).fit(X, targets, weights)
     for name, values in expected.cv_results_.items():
         if name.endswith("score"):
@@ -731,7 +731,7 @@ def test_labels_at_random_score_at_chance(feature_map):
 
 
 def test_all_rows_of_a_search_may_be_more_than_landmarks_are_sought_in(monkeypatch):
-    monkeypatch.setattr("skrf.regression.held_out._CENTER_ROWS", 50)
+    monkeypatch.setattr("skrf.regression.search._CENTER_ROWS", 50)
     rows = np.random.default_rng(0).normal(size=(200, 2))
     model = ApproxKernelRidgeCV(ClusterNystroem(10, random_state=0), sigmas=2, subsample=None)
     assert model.fit(rows, rows[:, 0]).score(rows, rows[:, 0]) > 0.9

@@ -6,7 +6,8 @@ feature maps and are immutable; they begin without rows, and have ``added(data)`
 """
 
 import warnings
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Number, Real
 from operator import methodcaller
@@ -17,9 +18,19 @@ from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from .._arrays import LARGEST, cast, constant, in_library_of, is_array_api, namespace, to_host
+from .._arrays import (
+    LARGEST,
+    cast,
+    constant,
+    in_library_of,
+    is_array_api,
+    namespace,
+    rows_at_once,
+    to_host,
+)
 from .._batches import TakesBatches
 from .._estimator import GAMMA, EstimatorBase, Unless
+from .._threads import block_rows, map_rows, rows_of_call, serial_blas
 from .._typing import Array
 from .._validation import (
     HasMethods,
@@ -38,13 +49,53 @@ from .._validation import (
     validate_rows,
 )
 from .._warnings import note_names, once
-from ..features import check_columns, difference, lacks_rows, last_step, prepared
+from ..features import as_feature_map, check_columns, difference, lacks_rows, last_step, prepared
 from .batches import passes
 from .data import Data, Targets, check_class_weight, class_factors, is_multilabel, sorted_classes
 
 SIGMA = Interval(Real, 0, LARGEST, closed="right")
 CLASS_WEIGHT = [dict, StrOptions({"balanced"}), None]
+BLOCK_ROWS = 1024
+_TORCH_ROWS = 2**14  # of a block: other libraries use threads inside an operation
+# Scores count as equal within this share of what the best one lacks, and within their rounding.
+_EQUAL, ROUNDING = 1e-4, 1e-13
 _FEW_ROWS = 32  # fewer rows than these say too little of the scale of the data
+
+
+# ---------------------------------------------------------------- maps and blocks of rows
+
+
+def maps_of(transformer):
+    """Return the maps of queries and keys of a fitted transformer."""
+    return tuple(as_feature_map(transformer, keys=keys) for keys in (False, True))
+
+
+def blocks_of(feature_map, X):
+    """Return the size of a block of rows, and a `map` over blocks, threaded where allowed."""
+    n_columns = feature_map.n_columns
+    if is_array_api(X):
+        size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
+        return size, _map_in_turn
+    if not feature_map.is_parallel:
+        return BLOCK_ROWS, _map_in_turn
+    size = block_rows(X.shape[0], n_columns, X.shape[1])
+    return size, map_rows
+
+
+def beside_threads(feature_map):
+    """Limit BLAS to one thread if features of a map come from our threads."""
+    is_feature_map = hasattr(feature_map, "_learns_from")
+    is_parallel = is_feature_map or getattr(feature_map, "is_parallel", False)
+    return serial_blas() if is_parallel else nullcontext()
+
+
+def _map_in_turn(function, n_rows, size, start=0):
+    # Maps of other packages may hold ours, and warn in every block.
+    with rows_of_call(n_rows), once():
+        return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
+
+
+# ---------------------------------------------------------------- fits
 
 
 class KernelEstimator(TakesBatches, EstimatorBase):
@@ -309,6 +360,35 @@ def predictions_in(values, dtype):
                 stacklevel=3,
             )
     return predictions
+
+
+# ---------------------------------------------------------------- scores
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Which scores are as good as the best but for rounding and tiny differences.
+
+    Parameters
+    ----------
+    ceiling : float or None, default=0.0
+        The best possible score, if there is one.
+    rounding : float, default=1e-13
+        Rounding error of scores, with a margin.
+    unit : float, default=1.0
+        Scores are in units of its square.
+    """
+
+    ceiling: float | None = 0.0
+    rounding: float = ROUNDING
+    unit: float = 1.0
+
+    def __call__(self, scores):
+        """Return a mask of the scores."""
+        best = scores.max()
+        lack = abs(best) / 100 if self.ceiling is None else abs(self.ceiling - best)
+        with np.errstate(over="ignore"):  # if all are as bad as can be
+            return scores >= best - _EQUAL * lack - self.rounding
 
 
 def score(self, X: Array, y: Array, sample_weight: Array | None = None) -> float:

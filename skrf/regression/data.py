@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_consistent_length, has_fit_parameter
 
 from .._arrays import take, to_host
@@ -186,9 +186,15 @@ class Data:
             )
         return feature_map
 
-    def fit_at_sigma(self, feature_map):
-        """Return a function that fits a map to all rows at a sigma; its results share a draw."""
-        return fit_at_sigma(feature_map, **self._fit_arguments(feature_map))
+    def fit_at_sigma(self, feature_map, has_sigma=True):
+        """Return a function that fits a map to all rows at a sigma; its results share a draw.
+
+        A map without sigma is fitted once, as it is.
+        """
+        if has_sigma:
+            return fit_at_sigma(feature_map, **self._fit_arguments(feature_map))
+        fitted = self.fitted(clone(feature_map))
+        return lambda sigma: fitted
 
     def _fit_arguments(self, feature_map):
         """Return what a map is fitted to, on the host, with weights if it accepts them."""
@@ -477,8 +483,18 @@ class Splits:
             raise ValueError(f"cv must give at least one split, got {cv!r}.")
         return cls(trains, tests, len(data.numbers))
 
+    @classmethod
+    def one_by_one(cls, n):
+        """Return the split of rows that are left out one by one."""
+        rows = [np.arange(n)]
+        return cls(rows, rows, n)
+
     def __len__(self):
         return len(self.tests)
+
+    def __getitem__(self, places):
+        """Return a slice of the splits."""
+        return Splits(self.trains[places], self.tests[places], self.n)
 
     def among(self, rows, cv):
         """Return the splits of some of the rows, leaving out those without rows on a side."""
@@ -506,7 +522,7 @@ class Splits:
     def largest(self):
         """Return the split that trains on the most rows alone, the first of equals."""
         k = int(np.argmax([len(train) for train in self.trains]))
-        return Splits([self.trains[k]], [self.tests[k]], self.n)
+        return self[k : k + 1]
 
     @cached_property
     def are_folds(self):
@@ -516,6 +532,11 @@ class Splits:
         return np.array_equal(tested, rows) and all(
             np.array_equal(train, np.delete(rows, test)) for train, test in pairs
         )
+
+
+def in_order_of_classes(data):
+    """Return the rows in the order of their classes."""
+    return data.part(np.argsort(data.class_codes, kind="stable"))
 
 
 def contiguous(data, splits):

@@ -269,6 +269,15 @@ def best_classes(scores, tie):
 # ---------------------------------------------------------------- probabilities
 
 
+def odds_of(decision, n_classes, values, solution):
+    """Return what probabilities come from, and whether it is of pairs: values of pairs, or scores.
+
+    Two classes are a pair.
+    """
+    is_of_pairs = n_classes == 2 or decision.is_of_pairs
+    return values if is_of_pairs else decision.read(values, solution), is_of_pairs
+
+
 def losses(values, codes, weights, is_of_pairs):
     """Return the summed log losses of rows for every multiplier in `SCALES`.
 
@@ -313,40 +322,37 @@ def losses(values, codes, weights, is_of_pairs):
     return np.array(results)
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What turns values into probabilities: a multiplier to logarithms of odds.
+def probabilities(odds, scale, n_classes, is_of_pairs):
+    """Return the probabilities of the classes, (n, n_classes), in the library of the odds.
+
+    A multiplier turns the odds into logarithms of odds. It is less than the `ClassCalibration` of
+    the kernel machine, which chooses a map of its values and adds an offset for each class: the
+    losses of a single number add up over folds and weights, it is public as
+    ``probability_scale_``, and it changes no decision.
 
     Parameters
     ----------
+    odds : array of shape (n, P) or (n, n_classes)
+        As `odds_of` returns them.
     scale : float
         The multiplier.
+    n_classes : int
+        Number of classes.
     is_of_pairs : bool
-        Whether values are those of pairs of classes, or of the classes.
+        Whether odds are those of pairs of classes, or of the classes.
     """
-
-    scale: float
-    is_of_pairs: bool
-
-    @classmethod
-    def of(cls, values, codes, weights, is_of_pairs):
-        """Return the calibration of least log loss on rows; see `losses`."""
-        return cls(best_scale(losses(values, codes, weights, is_of_pairs)), is_of_pairs)
-
-    def __call__(self, values, n_classes):
-        """Return the probabilities of the classes, (n, n_classes), in the library of the values."""
-        xp = namespace(values)
-        if not self.is_of_pairs:
-            logs = self.scale * values
-            shares = xp.exp(logs - xp.max(logs, axis=1, keepdims=True))
-            return shares / xp.sum(shares, axis=1, keepdims=True)
-        # One less the other would have no digits where it is small.
-        firsts, seconds = (
-            xp.exp(-xp.logaddexp(like(0.0, values), sign * self.scale * values)) for sign in (1, -1)
-        )
-        if n_classes == 2:
-            return xp.concat([firsts, seconds], axis=1)
-        return in_library_of(coupled(to_host(firsts), to_host(seconds), n_classes), values)
+    xp = namespace(odds)
+    if not is_of_pairs:
+        logs = scale * odds
+        shares = xp.exp(logs - xp.max(logs, axis=1, keepdims=True))
+        return shares / xp.sum(shares, axis=1, keepdims=True)
+    # One less the other would have no digits where it is small.
+    firsts, seconds = (
+        xp.exp(-xp.logaddexp(like(0.0, odds), sign * scale * odds)) for sign in (1, -1)
+    )
+    if n_classes == 2:
+        return xp.concat([firsts, seconds], axis=1)
+    return in_library_of(coupled(to_host(firsts), to_host(seconds), n_classes), odds)
 
 
 def best_scale(of_scales):

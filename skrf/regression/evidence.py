@@ -6,8 +6,9 @@ from sklearn.utils import gen_batches
 from .._arrays import take
 from .._warnings import warn
 from ..features import as_feature_map
+from .base import beside_threads
 from .data import merged_copies, merged_rows, stratified
-from .moments import beside_threads, features_of, moments_of_rows
+from .moments import features_of, moments_of_rows
 from .solve import Spectrum
 
 _BLOCK = 2**21  # features of leave-one-out held at once

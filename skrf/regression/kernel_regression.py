@@ -18,14 +18,15 @@ from .base import (
     Classification,
     KernelEstimator,
     Regression,
+    beside_threads,
     in_dtype,
+    maps_of,
     predictions_in,
     probabilities_in,
 )
 from .data import Targets
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
-from .moments import beside_threads, maps_of
 from .rows import ExactMap
 
 _SINGLE_BITS = 100  # sizes of predictions that float32 can represent

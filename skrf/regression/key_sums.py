@@ -19,7 +19,7 @@ from .._sums import (
     sums_of_block,
 )
 from ..features import in_range
-from .moments import BLOCK_ROWS, beside_threads, blocks_of
+from .base import BLOCK_ROWS, beside_threads, blocks_of
 
 # Limits on blocks whose sums are held at once: their number, and the numbers they hold.
 _MERGED_BLOCKS, _HELD_NUMBERS = 64, 2**23

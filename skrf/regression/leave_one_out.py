@@ -14,10 +14,9 @@ from .._arrays import to_host
 from .._sums import exp_max_one, finite
 from ..features import by_first, row_codes
 from ..statistics import standardised
+from .base import Ties, maps_of
 from .data import spread_copies
-from .moments import maps_of
 from .rows import ExactMap
-from .search import Ties
 
 _ROWS = 2000  # at most, of other maps than the exact kernel
 _BLOCK = 2**21  # features held at once

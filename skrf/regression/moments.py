@@ -6,7 +6,6 @@ with the same inner products.
 """
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,14 +26,12 @@ from .._arrays import (
 )
 from .._memory import check_fits
 from .._sums import Memory, Rows, exp_max_one, transposed
-from .._threads import Scratch, block_rows, map_rows, rows_of_call, serial_blas
-from .._warnings import once
-from ..features import FeatureMap, as_feature_map, in_range
+from .._threads import Scratch
+from ..features import FeatureMap, in_range
+from .base import beside_threads, blocks_of
 from .data import Sizes, Targets, merged_rows
 from .solve import Solution
 
-BLOCK_ROWS = 1024
-_TORCH_ROWS = 2**14  # of a block: other libraries use threads inside an operation
 _MAGNIFICATION = 1e9  # condition of the landmarks' kernel beyond which the root drops directions
 _FIRST_ROWS = 256  # used to find approximate means
 # Large blocks, because adding up their products costs the squared number of columns per block.
@@ -47,34 +44,6 @@ _MAGNIFIED = 1e-6  # rounding of moments, of the ridge: predictions then differ 
 _SINGLE = 1e-7  # relative error of products in float32, with a margin
 # Rounding of exponentials times coefficients stays below 1e-9 of the targets.
 _LARGEST_COEF = 1e-9 / np.finfo(float).eps
-
-
-# ---------------------------------------------------------------- blocks
-
-
-def blocks_of(feature_map, X):
-    """Return the size of a block of rows, and a `map` over blocks, threaded where allowed."""
-    n_columns = feature_map.n_columns
-    if is_array_api(X):
-        size = _TORCH_ROWS if n_columns is None else rows_at_once(X, n_columns, _TORCH_ROWS)
-        return size, _map_in_turn
-    if not feature_map.is_parallel:
-        return BLOCK_ROWS, _map_in_turn
-    size = block_rows(X.shape[0], n_columns, X.shape[1])
-    return size, map_rows
-
-
-def beside_threads(feature_map):
-    """Limit BLAS to one thread if features of a map come from our threads."""
-    is_feature_map = hasattr(feature_map, "_learns_from")
-    is_parallel = is_feature_map or getattr(feature_map, "is_parallel", False)
-    return serial_blas() if is_parallel else nullcontext()
-
-
-def _map_in_turn(function, n_rows, size, start=0):
-    # Maps of other packages may hold ours, and warn in every block.
-    with rows_of_call(n_rows), once():
-        return [function(slice(a, min(a + size, n_rows))) for a in range(start, n_rows, size)]
 
 
 # ---------------------------------------------------------------- features
@@ -105,11 +74,6 @@ def plain_features(feature_map, X, memory, n_more=0):
     features = exp_max_one(rows.values)
     norms = xp.sqrt(squared_norms(features))[:, None]
     return do.divide(features, xp.where(norms > 0, norms, like(1.0, norms)))
-
-
-def maps_of(transformer):
-    """Return the maps of queries and keys of a fitted transformer."""
-    return tuple(as_feature_map(transformer, keys=keys) for keys in (False, True))
 
 
 def check_range(values):
@@ -155,19 +119,15 @@ def features_of(feature_map, X):
     return np.concatenate(map_blocks(block, X.shape[0], size))
 
 
-def store_features(feature_map, *data):
+def store_features(feature_map, data):
     """Return a map that reads features in place of rows, and the data with their features.
 
     Fewer rows than features have fewer numbers instead, with the same inner products.
     """
-    features = np.concatenate([_coordinates(feature_map, side.X) for side in data])
+    features = _coordinates(feature_map, data.X)
     if len(features) < features.shape[1]:
         features = np.ascontiguousarray(np.linalg.qr(features.T, mode="r").T)
-    ends = np.cumsum([side.X.shape[0] for side in data])
-    rows = np.split(features, ends[:-1])
-    return StoredFeatures(features.shape[1]), [
-        replace(side, X=values) for side, values in zip(data, rows, strict=True)
-    ]
+    return StoredFeatures(features.shape[1]), replace(data, X=features)
 
 
 def _coordinates(feature_map, X):

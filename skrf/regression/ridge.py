@@ -32,21 +32,15 @@ from .base import (
     Classification,
     KernelEstimator,
     Regression,
+    blocks_of,
     in_dtype,
+    maps_of,
     predictions_in,
 )
 from .data import Targets, merged_rows
 from .decide import DECISIONS, Argmax, Decision, Discriminants, best_classes, name_of
 from .evidence import check_noise_by_leave_one_out, check_sizes, sigma_by_evidence
-from .moments import (
-    RidgeSums,
-    blocks_of,
-    bytes_of_moments,
-    check_range,
-    features_of,
-    maps_of,
-    plain_features,
-)
+from .moments import RidgeSums, bytes_of_moments, check_range, features_of, plain_features
 from .near_far import NearFarRows, check_leaves
 from .rows import ExactRows, KernelMap
 from .solve import Spectrum, solve_posterior, solve_problems
@@ -677,7 +671,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
 
     def _fit_pairs(self, data, sigma):
         """Return an unsolved fit to the exact kernel of all rows."""
-        kept_rows, self.sigma_ = ExactRows.of(data, sigma, len(self.classes_)), sigma
+        kept_rows, self.sigma_ = ExactRows.of(data, sigma), sigma
         maps, least_alpha = (kept_rows.kernel,) * 2, self._least_alpha()
         return RidgeSums(self.get_params(), maps, (), 0, least_alpha, kept_rows=kept_rows)
 

@@ -18,21 +18,17 @@ from .._typing import Array, RandomState, Result, Transformer
 from .._validation import Interval, commit
 from .._warnings import note_names, once
 from ..features import ClusterNystroem, columns_of
-from .base import CLASS_WEIGHT, probabilities_in
+from .base import CLASS_WEIGHT, ROUNDING, Ties, beside_threads, probabilities_in
 from .batches import HAS_FOLDS, check_splitter
 from .data import Splits, merged_copies, rows_of_folds, splits_of
-from .decide import DECISIONS, Calibration, Decision, name_of
+from .decide import DECISIONS, Decision, name_of, odds_of, probabilities
 from .evidence import leave_one_out_errors
-from .moments import beside_threads
 from .ridge import LEAVES, ApproxKernelRidge, ApproxKernelRidgeClassifier, Ridge
 from .search import (
-    ROUNDING,
     RidgeSearch,
     SearchResult,
     SearchRows,
-    Ties,
     best_point,
-    grid_of,
     positive_array,
     scorer_of,
     search,
@@ -114,10 +110,10 @@ class RidgeCV:
     def _set_alpha(self, moments, errors):
         """Choose alpha by mean squared errors of rows that are left out one by one."""
         sigmas = np.array([self.sigma_] if hasattr(self, "sigma_") else [])
+        alphas = positive_array("alphas", self.alphas)
         rounding = ROUNDING * np.mean(moments.squares) / moments.total
         equal = Ties(rounding=rounding, unit=moments.unit.max())
-        grid = grid_of(sigmas, positive_array("alphas", self.alphas))
-        table = search(grid, lambda sigma: [-errors], equal, is_split=False)
+        table = search(sigmas, alphas, lambda sigma: [-errors], equal, is_split=False)
         self._set_result(SearchResult(*best_point(table), table))
 
     # ------------------------------------------------------------ searches
@@ -136,10 +132,8 @@ class RidgeCV:
         is_exact = isinstance(self.feature_map, str)  # with every row a landmark
         if isinstance(feature_map, ClusterNystroem) and not (is_exact or is_classifier(self)):
             fitted_map = result.fit(result.sigma)  # numbers keep the landmarks of the search
-        elif self.sigmas is None:
-            fitted_map = data.fitted(feature_map)
         else:
-            fitted_map = data.fit_at_sigma(feature_map)(result.sigma)
+            fitted_map = data.fit_at_sigma(feature_map, self.sigmas is not None)(result.sigma)
         return self._fit_under(fitted_map, data)
 
     def _splits(self, y, data, groups):
@@ -152,8 +146,7 @@ class RidgeCV:
                 f"cv must be left at {default} with max_leaf_size={self.max_leaf_size}, which "
                 f"leaves out rows one by one, got {self.cv!r}."
             )
-        rows = [np.arange(len(data.y))]
-        return Splits(rows, rows, len(data.y))
+        return Splits.one_by_one(len(data.y))
 
     def _search_of(self, data, splits):
         """Return the `RidgeSearch` of validated rows."""
@@ -557,10 +550,10 @@ class ApproxKernelRidgeClassifierCV(RidgeCV, ApproxKernelRidgeClassifier):
             Probabilities, in float64 for rows of NumPy.
         """
         values, dtype = self._values(X)
-        is_of_pairs = len(self.classes_) == 2 or self._decided.is_of_pairs
-        values = values if is_of_pairs else self._scores(values)
-        calibration = Calibration(self.probability_scale_, is_of_pairs)
-        return probabilities_in(calibration(values, len(self.classes_)), dtype)
+        decision, n_classes = self._decided, len(self.classes_)
+        odds, is_of_pairs = odds_of(decision, n_classes, values, self._fitted.solution)
+        of_classes = probabilities(odds, self.probability_scale_, n_classes, is_of_pairs)
+        return probabilities_in(of_classes, dtype)
 
     @partial(Unless, methodcaller("_obstacle_to_probabilities"))
     def predict_log_proba(self, X: Array) -> Result:

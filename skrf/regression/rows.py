@@ -15,6 +15,7 @@ from .._memory import check_fits
 from .._sums import Rows
 from .._threads import serial_blas
 from ..features import FeatureMap
+from .data import in_order_of_classes
 from .solve import RowSystem, Solution
 
 _PRECISE = 256.0  # exponents for which float64 is used
@@ -95,14 +96,14 @@ class ExactRows:
     system: RowSystem
 
     @classmethod
-    def of(cls, data, sigma, n_classes):
+    def of(cls, data, sigma):
         """Return the rows of some data."""
         if not np.isfinite(data.total):
             raise ValueError(
                 "sample_weight must add up to at most the largest float, "
                 f"{np.finfo(float).max:.2g}: divide it and alpha by the same number."
             )
-        data = data.part(np.argsort(data.class_codes, kind="stable"))
+        data = in_order_of_classes(data)
         rows, within = to_host(data.X), {}
 
         def kernel(first, second):
@@ -112,7 +113,8 @@ class ExactRows:
                 within[first.start] = kernel_between(rows[first], rows[first], sigma)
             return within[first.start]
 
-        system = RowSystem(kernel, data.class_codes, data.sample_weight, n_classes)
+        classes = data.class_codes, data.sample_weight, data.targets.n_classes
+        system = RowSystem(kernel, *classes)
         return cls(KernelMap(rows, sigma), system)
 
     @property

@@ -4,11 +4,14 @@ All points are scored on the splits of a sample of the rows, under one map for a
 get a second look: at the two best values of sigma, the decision is scored by its accuracy. Where
 there are more rows, the best few points are compared again on one split of more of them, with the
 kind of map that is fitted in the end. In leaves, all points are scored on the same whole ones,
-whose rows are left out one by one. Nothing here knows an estimator: a `RidgeSearch` returns a
-`SearchResult`.
+whose rows are left out one by one.
+
+Values of held-out rows come from a source: `FeatureSource` makes them from features, `KernelSource`
+by the exact kernel in the rows of every problem, and `LeafSource` in whole leaves. Nothing here
+knows an estimator: a `RidgeSearch` returns a `SearchResult`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
@@ -20,16 +23,35 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 
-from .._arrays import LARGEST, rounding_of
+from .._arrays import LARGEST, rounding_of, take, to_host
 from .._progress import Progress
+from .._typing import Array
 from .._validation import check_positive, read_only
-from ..features import ClusterNystroem
-from .data import Data, Splits, contiguous, stratified
-from .decide import Calibration, Decision, best_classes, best_scale, signs_of
-from .held_out import FeatureSource, KernelSource, LeafSource
+from ..features import ClusterNystroem, as_feature_map, columns_of
+from .base import ROUNDING, Ties, beside_threads
+from .data import (
+    Data,
+    Splits,
+    as_slice,
+    contiguous,
+    in_order_of_classes,
+    stratified,
+    sums_of_splits,
+)
+from .decide import (
+    Decision,
+    best_classes,
+    best_scale,
+    losses,
+    odds_of,
+    probabilities,
+    signs_of,
+)
+from .moments import RidgeSums, features_of, moments_of_groups, store_features
+from .near_far import NearFarKernel, NearFarRows, check_leaves, sampled
+from .rows import kernel_between
+from .solve import RowSystem, solve_problems, values_of
 
-# Scores count as equal within this share of what the best one lacks, and within their rounding.
-_EQUAL, ROUNDING = 1e-4, 1e-13
 _RARE = 64  # rows of a class that are not too many for a search
 _MORE = 4  # times as many rows, on which the best points of a search are compared again
 _MOST_EXACT = 9216  # rows of the exact kernel, on which they are
@@ -37,6 +59,9 @@ _LANDMARKS = 256  # of a first look, at most, unless half of all are more
 _BEST = 3  # points that are compared
 SAME_ACCURACY = 1e-6  # differences below it do not matter: a row of a million
 _MOST_OPERATIONS = 4e12  # of the solutions for all pairs in a search: some minutes
+_MOST_NUMBERS = 2**25  # of features that are held at once: 256 MB
+_MOST_ROWS = 4096  # whose products are held, where pairs are solved in their rows
+_CENTER_ROWS = 5000  # in which a search looks for landmarks
 
 
 # ---------------------------------------------------------------- points
@@ -60,57 +85,24 @@ def positive_array(name, values):
     return np.array([check_positive(f"{name}[{i}]", value) for i, value in enumerate(numbers)])
 
 
-def grid_of(sigmas, alphas):
-    """Return the values of a search by name, in the order of its table."""
-    return {"sigma": sigmas, "alpha": alphas} if len(sigmas) else {"alpha": alphas}
-
-
-# ---------------------------------------------------------------- what counts as equal
-
-
-@dataclass(frozen=True)
-class Ties:
-    """Which scores are as good as the best but for rounding and tiny differences.
-
-    Parameters
-    ----------
-    ceiling : float or None, default=0.0
-        The best possible score, if there is one.
-    rounding : float, default=1e-13
-        Rounding error of scores, with a margin.
-    unit : float, default=1.0
-        Scores are in units of its square.
-    """
-
-    ceiling: float | None = 0.0
-    rounding: float = ROUNDING
-    unit: float = 1.0
-
-    def __call__(self, scores):
-        """Return a mask of the scores."""
-        best = scores.max()
-        lack = abs(best) / 100 if self.ceiling is None else abs(self.ceiling - best)
-        with np.errstate(over="ignore"):  # if all are as bad as can be
-            return scores >= best - _EQUAL * lack - self.rounding
-
-
-# ---------------------------------------------------------------- searches
+# ---------------------------------------------------------------- tables
 
 
 def search(
-    grid: dict,
+    sigmas: Array,
+    alphas: Array,
     score_sigma: Callable,
     equal: Ties,
     *,
     verbose: int = 0,
     is_split: bool = True,
 ) -> dict:
-    """Return the table of scores of a grid of sigma and alpha, named as in GridSearchCV.
+    """Return the table of scores of all pairs of sigma and alpha, named as in GridSearchCV.
 
     Parameters
     ----------
-    grid : dict of ndarray
-        Values of ``"sigma"``, if the map has one, and of ``"alpha"``.
+    sigmas, alphas : ndarray
+        Values; no sigmas if the map has none.
     score_sigma : callable
         Given a sigma, which is 0 if the map has none, returns the scores of all splits,
         (n_splits, n_alphas).
@@ -121,30 +113,30 @@ def search(
     is_split : bool, default=True
         Whether scores are those of splits.
     """
-    progress, scores = Progress(verbose), []
-    sigmas = grid.get("sigma", np.zeros(1)).tolist()
-    for number, sigma in enumerate(sigmas, start=1):
+    progress, scores = Progress(verbose) if verbose else None, []
+    values = {"sigma": sigmas, "alpha": alphas} if len(sigmas) else {"alpha": alphas}
+    for number, sigma in enumerate(values.get("sigma", np.zeros(1)).tolist(), start=1):
         scores.append(np.transpose(score_sigma(sigma)))
-        if verbose:
+        if progress:
             means = np.nan_to_num(scores[-1].mean(axis=1), nan=-np.inf)
             best = means.max() * equal.unit * equal.unit
             progress(f"sigma {number} of {len(sigmas)} ({sigma:.3g}): score {best:.4g}")
     # In one order in memory, so that equal rows have means that are equal to the last bit.
     scores = np.ascontiguousarray(np.concatenate(scores))
-    points = product(*(np.asarray(values).tolist() for values in grid.values()))
-    params = [dict(zip(grid, values, strict=True)) for values in points]
+    points = product(*(values[name].tolist() for name in values))
+    params = [dict(zip(values, point, strict=True)) for point in points]
     means = np.nan_to_num(scores.mean(axis=1), nan=-np.inf)
     means[equal(means)] = means.max()
     ranks = rankdata(-means, method="min").astype(int)
     table: dict[str, Any] = {"params": params, "rank_test_score": ranks}
-    table |= {f"param_{name}": np.array([values[name] for values in params]) for name in grid}
+    table |= {f"param_{name}": np.array([point[name] for point in params]) for name in values}
     with np.errstate(over="ignore", invalid="ignore"):
         scores = scores * equal.unit * equal.unit
         table["mean_test_score"] = scores.mean(axis=1)
         if is_split:
             table["std_test_score"] = scores.std(axis=1)
             table |= {f"split{k}_test_score": score.copy() for k, score in enumerate(scores.T)}
-    return {name: read_only(values) for name, values in table.items()}
+    return {name: read_only(column) for name, column in table.items()}
 
 
 def _points_of(table):
@@ -159,20 +151,17 @@ def scores_of_points(table):
 
 def best_point(table):
     """Return the least sigma, with the largest alpha, of the points of rank 1."""
-    points = zip(_points_of(table), table["rank_test_score"], strict=True)
-    return min((point for point, rank in points if rank == 1), key=_sigma_then_alpha)
+    return _simplest(_points_of(table), table["rank_test_score"] == 1)
 
 
 def simplest(scores, equal):
     """Return the least sigma, with the largest alpha, of the points that are nearly the best."""
-    are_best = equal(np.array(list(scores.values())))
-    points = zip(scores, are_best, strict=True)
-    return min((point for point, is_best in points if is_best), key=_sigma_then_alpha)
+    return _simplest(scores, equal(np.array(list(scores.values()))))
 
 
-def _sigma_then_alpha(point):
-    sigma, alpha = point
-    return sigma, -alpha
+def _simplest(points, are_best):
+    best = [point for point, is_best in zip(points, are_best, strict=True) if is_best]
+    return min(best, key=lambda point: (point[0], -point[1]))
 
 
 def two_best_sigmas(table):
@@ -208,57 +197,30 @@ class KnownPredictions(RegressorMixin, BaseEstimator):
         return self.predictions
 
 
-class KnownLabels(ClassifierMixin, KnownPredictions):
-    """A classifier of several labels per row by the values that it is given."""
-
-    @property
-    def classes_(self):
-        """Numbers of the labels."""
-        return np.arange(self.predictions.shape[1])
-
-    def decision_function(self, X):
-        """Return the values of the labels."""
-        return self.predictions
-
-    def predict(self, X):
-        """Return the labels."""
-        return (self.predictions > rounding_of(X)).astype(int)
-
-
-class KnownDecisions(ClassifierMixin, BaseEstimator):
-    """A classifier that decides by the values that it is given.
+class KnownDecisions(ClassifierMixin, KnownPredictions):
+    """A classifier that decides as it is told.
 
     Parameters
     ----------
     classes : ndarray of shape (n_classes,)
         Labels.
-    values : ndarray of shape (n, n_values)
-        Values of the regressions, in the order of the rows.
-    scores : ndarray of shape (n, n_classes) or (n, 1)
-        What a decision reads from them.
-    codes : ndarray of int of shape (n,)
-        Numbers of the true classes, to which the scale of probabilities is fitted.
-    is_of_pairs : bool
-        Whether values are those of pairs.
+    predictions : ndarray of shape (n,) or (n, n_labels)
+        Labels of the rows, or 1 where a row has a label.
+    scores : ndarray of shape (n, n_classes) or (n,)
+        Scores of the classes, or of the second of two.
+    predict_proba : function of this name, default=None
+        Returns probabilities of the classes.
     """
 
-    def __init__(self, classes, values, scores, codes, is_of_pairs):
-        self.classes_, self.values, self.scores, self.codes = classes, values, scores, codes
-        self.is_of_pairs = is_of_pairs
+    def __init__(self, classes, predictions, scores, predict_proba=None):
+        super().__init__(predictions)
+        self.classes_, self.scores = classes, scores
+        if predict_proba is not None:
+            self.predict_proba = predict_proba
 
     def decision_function(self, X):
-        """Return the scores of the classes, or of the second of two."""
-        return self.scores[:, 0] if len(self.classes_) == 2 else self.scores
-
-    def predict(self, X):
-        """Return the labels, the first of equals."""
-        return self.classes_[best_classes(self.scores, rounding_of(X))]
-
-    def predict_proba(self, X):
-        """Return the probabilities of the classes."""
-        values = self.values if self.is_of_pairs else self.scores
-        calibration = Calibration.of(values, self.codes, None, self.is_of_pairs)
-        return calibration(values, len(self.classes_))
+        """Return the scores."""
+        return self.scores
 
 
 def scorer_of(estimator):
@@ -275,6 +237,306 @@ def scorer_of(estimator):
         return scorer(fitted, test.X, test.y, **weights)
 
     return score
+
+
+# ---------------------------------------------------------------- held-out rows
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutPredictions:
+    """Values of rows by regressions that have not seen them, for every alpha.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_alphas, n, V)
+        Values of the regressions.
+    rows : Data
+        The rows.
+    solutions : list of Solution or None
+        What the values come from, which decisions read; None where they come from rows.
+    """
+
+    values: np.ndarray
+    rows: Data
+    solutions: list
+
+    def errors(self):
+        """Return the mean squared errors of the targets, (n_alphas,), in their largest unit."""
+        targets, unit = self.rows.targets, self.rows.targets.unit
+        # Coefficients may be only rounding, if alpha is lost in it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            gaps = self.values / unit - targets(slice(None))
+            errors = np.average(gaps**2, axis=1, weights=self.rows.score_weights)
+            errors = errors @ ((unit / unit.max()) ** 2 / len(unit))
+        return np.where(np.isnan(errors), np.inf, errors)
+
+    def pair_errors(self, signs):
+        """Return the mean squared errors of pairs at rows of their classes, (n_alphas,)."""
+        signs = signs[self.rows.class_codes]
+        errors = np.square(self.values - signs)[:, signs != 0]
+        weights = self.rows.score_weights
+        if weights is not None:
+            weights = np.repeat(weights, np.count_nonzero(signs, axis=1))
+        return np.average(errors, axis=1, weights=weights)
+
+    def scores_at(self, place, decision):
+        """Return the scores of the classes for an alpha, (n, n_classes), of two for the second."""
+        return decision.read(self.values[place], self.solutions[place])
+
+    def accuracies(self, decision):
+        """Return the shares of the rows that a decision gets right, (n_alphas,)."""
+        codes, tie = self.rows.class_codes, rounding_of(self.rows.X)
+        scores = [self.scores_at(place, decision) for place in range(len(self.values))]
+        right = [best_classes(of_alpha, tie) == codes for of_alpha in scores]
+        return np.average(right, axis=1, weights=self.rows.score_weights)
+
+    def log_losses(self, place, decision):
+        """Return the mean log losses of a decision for all multipliers; see `losses`."""
+        codes, weights = self.rows.class_codes, self.rows.score_weights
+        odds, is_of_pairs = self._odds_at(place, decision)
+        total = len(codes) if weights is None else weights.sum()
+        return losses(odds, codes, weights, is_of_pairs) / total
+
+    def known_decisions(self, place, decision, classes):
+        """Return what stands for a classifier with an alpha; it scales its own probabilities."""
+        odds, is_of_pairs = self._odds_at(place, decision)
+
+        def predict_proba(X):
+            scale = best_scale(losses(odds, self.rows.class_codes, None, is_of_pairs))
+            return probabilities(odds, scale, len(classes), is_of_pairs)
+
+        scores = self.scores_at(place, decision)
+        labels = classes[best_classes(scores, rounding_of(self.rows.X))]
+        scores = scores[:, 0] if len(classes) == 2 else scores
+        return KnownDecisions(classes, labels, scores, predict_proba)
+
+    def _odds_at(self, place, decision):
+        n_classes = self.rows.targets.n_classes
+        return odds_of(decision, n_classes, self.values[place], self.solutions[place])
+
+
+# ---------------------------------------------------------------- sources
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSource:
+    """Values of held-out rows by regressions on features.
+
+    Parameters
+    ----------
+    feature_map : transformer
+        Unfitted.
+    data : Data
+        All rows.
+    splits : Splits
+        Of the rows.
+    least_alpha : float
+        The smallest ridge.
+    map_per_split : bool
+        Whether every split has its own map, fitted to the rows that it trains on. Otherwise all
+        share one, fitted to all rows without their labels.
+    has_sigma : bool, default=True
+        Whether maps are fitted at values of sigma, or as they are.
+    shared_fit : callable, default=None
+        Returns a fitted map at a sigma, for all splits.
+    """
+
+    feature_map: Any
+    data: Data
+    splits: Splits
+    least_alpha: float
+    map_per_split: bool
+    has_sigma: bool = True
+    shared_fit: Callable | None = None
+
+    @cached_property
+    def fit(self):
+        """A function that returns the map fitted to all rows at a sigma."""
+        data = self.data if self.map_per_split else replace(self.data, map_y=None)
+        return self.shared_fit or self._fit_to(data)
+
+    def _fit_to(self, data):
+        if isinstance(self.feature_map, ClusterNystroem) and len(data.y) > _CENTER_ROWS:
+            data = data.part(stratified(data.class_codes, _CENTER_ROWS))
+        return data.fit_at_sigma(self.feature_map, self.has_sigma)
+
+    @cached_property
+    def n_columns(self):
+        """Number of features, if it is known."""
+        return columns_of(self.feature_map, len(self.data.y))
+
+    @cached_property
+    def _fits(self):
+        """What fits a map at a sigma, and the splits that share it."""
+        if not self.map_per_split:
+            return [(self.fit, self.splits)]
+        alone = [self.splits[k : k + 1] for k in range(len(self.splits))]
+        return [(self._fit_to(self.data.part(split.trains[0])), split) for split in alone]
+
+    def predict(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
+        """Return the `HeldOutPredictions` of every split, or of the first few.
+
+        Parameters
+        ----------
+        sigma : float
+            Multiplies differences of rows.
+        alphas : sequence of float
+            The ridges.
+        problems : sequence of Problem, default=None
+            What is solved for among the classes; None is the targets of all rows.
+        n_splits : int, default=None
+            Number of splits; None is all.
+        """
+        results = []
+        with beside_threads(self.feature_map):
+            for fit, splits in self._fits[:n_splits]:
+                feature_map = as_feature_map(fit(sigma))
+                results += self._of_map(feature_map, splits[:n_splits], alphas, problems)
+        return results
+
+    def _of_map(self, feature_map, splits, alphas, problems):
+        """Yield the `HeldOutPredictions` of splits that share a map."""
+        data, sums = self.data, [None] * len(splits)
+        if len(data.y) * (feature_map.n_columns or 1) <= _MOST_NUMBERS:
+            feature_map, data = store_features(feature_map, data)
+        if problems is None:
+            shape = data.targets.shape
+            nothing = RidgeSums({}, (feature_map,) * 2, shape, 0, self.least_alpha)
+            sums = sums_of_splits(nothing, data, splits)
+        for of_train, train, test in zip(sums, splits.trains, splits.tests, strict=True):
+            test = as_slice(test)
+            features = features_of(feature_map, take(data.X, test))
+            if problems is None:
+                solutions = solve_problems(of_train.moments, problems, alphas)
+                values = values_of(solutions, features)
+            else:
+                values, solutions = _of_classes(
+                    feature_map, data.part(train), features, alphas, problems
+                )
+            yield HeldOutPredictions(values, self.data.part(test), solutions)
+
+
+def _of_classes(feature_map, train, features, alphas, problems):
+    """Return the values of problems among classes, and solutions without coefficients.
+
+    A problem is solved in its rows if they are fewer than features.
+    """
+    n_classes, n_columns = train.targets.n_classes, features.shape[1]
+    counts = np.bincount(train.class_codes, minlength=n_classes)
+    is_in_rows = np.array([counts[problem.groups].sum() < n_columns for problem in problems])
+    is_in_rows &= len(train.y) <= _MOST_ROWS
+    in_rows, in_columns = np.flatnonzero(is_in_rows), np.flatnonzero(~is_in_rows)
+    solutions, values = [None] * len(alphas), {}
+    if len(in_columns):
+        classes = train.class_codes, n_classes, train.sample_weight
+        moments = moments_of_groups(feature_map, train.X, *classes, min(alphas))
+        solutions = solve_problems(moments, [problems[k] for k in in_columns], alphas)
+        ends = np.cumsum([problems[k].targets.shape[1] for k in in_columns])
+        of_problems = np.split(values_of(solutions, features), ends[:-1], axis=2)
+        values |= dict(zip(in_columns, of_problems, strict=True))
+    if len(in_rows):
+        train = in_order_of_classes(train)
+        rows = features_of(feature_map, train.X)
+        classes = train.class_codes, train.sample_weight, n_classes
+        system = RowSystem.of_gram(rows @ rows.T, *classes)
+        of_problems = system.values(features @ rows.T, [problems[k] for k in in_rows], alphas)
+        values |= dict(zip(in_rows, of_problems, strict=True))
+    return np.concatenate([values[k] for k in range(len(problems))], axis=2), solutions
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSource:
+    """Values of held-out rows by regressions with the exact kernel, in the rows of each problem.
+
+    Parameters
+    ----------
+    data : Data
+        All rows.
+    splits : Splits
+        Of the rows.
+    """
+
+    data: Data
+    splits: Splits
+
+    n_columns = fit = None
+
+    def predict(self, sigma: float, alphas: Sequence[float], problems, n_splits=None):
+        """Return the `HeldOutPredictions` of every split; see `FeatureSource`."""
+        results, splits = [], self.splits[:n_splits]
+        for train, test in zip(splits.trains, splits.tests, strict=True):
+            train, test = in_order_of_classes(self.data.part(train)), self.data.part(test)
+            rows = to_host(train.X)
+            gram, cross = (kernel_between(to_host(side.X), rows, sigma) for side in (train, test))
+            classes = train.class_codes, train.sample_weight, train.targets.n_classes
+            values = RowSystem.of_gram(gram, *classes).values(cross, problems, alphas)
+            values = np.concatenate(values, axis=2)
+            results.append(HeldOutPredictions(values, test, [None] * len(alphas)))
+        return results
+
+
+@dataclass(frozen=True, eq=False)
+class LeafSource:
+    """Values of the rows of whole leaves, each by regressions on all others.
+
+    The leaves and their rows are the same for every sigma.
+
+    Parameters
+    ----------
+    fit : callable
+        Returns the map fitted at a sigma.
+    everything : Data
+        All rows.
+    most : int
+        Distinct rows of a leaf, at most.
+    sigma : float
+        Where leaves are cut.
+    """
+
+    fit: Callable
+    everything: Data
+    most: int
+    sigma: float
+
+    n_columns = None
+
+    @cached_property
+    def _near_far(self):
+        fitted = self.fit(self.sigma)
+        check_leaves(fitted, self.everything.X, self.most)
+        return NearFarKernel.of(as_feature_map(fitted), self.everything.X, self.most)
+
+    @cached_property
+    def _rows(self):
+        near_far = self._near_far
+        return sampled(near_far.bounds, near_far.row_to_distinct, np.random.default_rng(0))
+
+    @cached_property
+    def data(self):
+        """The rows of some leaves, which stand for all."""
+        return self.everything.part(self._rows)
+
+    @property
+    def splits(self):
+        """All of these rows, which are left out one by one."""
+        return Splits.one_by_one(len(self._rows))
+
+    def _total(self, problem):
+        """Return the weight of all rows of a problem's classes, or of all."""
+        weights = self.everything.weights
+        if problem is None:
+            return weights.sum()
+        return weights[np.isin(self.everything.class_codes, problem.groups)].sum()
+
+    def predict(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
+        """Return a list of the only `HeldOutPredictions`; see `FeatureSource`."""
+        data, feature_map = self.data, as_feature_map(self.fit(sigma))
+        with beside_threads(feature_map):
+            leaves = self._near_far.subset(feature_map, data.X, self._rows)
+            values = NearFarRows.under(leaves, data).held(problems, alphas, self._total)
+        if problems is None:
+            values = values * data.targets.unit
+        return [HeldOutPredictions(values, data, [None] * len(alphas))]
 
 
 # ---------------------------------------------------------------- the search of ridge estimators
@@ -321,9 +583,10 @@ class SearchRows:
 
 
 class Look(NamedTuple):
-    """The mean score of a point, and its held-out values of every split."""
+    """The mean score of a point, and the place of its alpha among held-out rows of every split."""
 
     score: float
+    place: int
     predictions: list
 
 
@@ -342,7 +605,7 @@ class SearchResult:
     decision : Decision, default=None
         What classes are decided by; None where targets are numbers.
     scale : float, default=None
-        The multiplier of values in `Calibration`.
+        The multiplier of values in `probabilities`.
     fit : callable, default=None
         Returns the map that scored the table, fitted at a sigma.
     """
@@ -421,20 +684,18 @@ class RidgeSearch:
             source = self._source(self.rows.first, self.map_per_split)
         best, looks = self._compared(source, best, scores, looks)
         if self.n_classes:
-            of_splits = (looks or self._look(source, [best]))[best].predictions
-            losses = [split.log_losses(0, self.decision) for split in of_splits]
-            scale = best_scale(np.mean(losses, axis=0))
-        n_rows, fit = len(self.rows.first[0].y), getattr(source, "fit", None)
-        if self.max_leaf_size is not None:
-            n_rows = len(source.data.y)
-        return SearchResult(*best, table, n_rows, self.decision, scale, fit)
+            _, place, of_splits = (looks or self._look(source, [best]))[best]
+            of_scales = [split.log_losses(place, self.decision) for split in of_splits]
+            scale = best_scale(np.mean(of_scales, axis=0))
+        n_rows = len(source.data.y)
+        return SearchResult(*best, table, n_rows, self.decision, scale, source.fit)
 
     # ------------------------------------------------------------ what is scored
 
     @property
     def n_classes(self):
-        """Number of classes; 0 for numbers."""
-        return 0 if self.classes is None else len(self.classes)
+        """Number of classes; 0 for numbers, and for several labels per row."""
+        return self.rows.data.targets.n_classes
 
     @property
     def _decided_alphas(self):
@@ -452,11 +713,9 @@ class RidgeSearch:
     def _source(self, rows, map_per_split, fit=None):
         """Return what makes values of held-out rows."""
         if self.feature_map is None:
-            return KernelSource(*rows, self.n_classes)
+            return KernelSource(*rows)
         least, has_sigma = min(self.alphas), bool(len(self.sigmas))
-        source = FeatureSource(
-            self.feature_map, *rows, least, map_per_split, self.n_classes, has_sigma, fit
-        )
+        source = FeatureSource(self.feature_map, *rows, least, map_per_split, has_sigma, fit)
         if self.max_leaf_size is None:
             return source
         sigma = float(self.sigmas[0]) if has_sigma else 0.0
@@ -498,7 +757,7 @@ class RidgeSearch:
                 return [-split.pair_errors(signs) for split in of_splits]
             return [-split.errors() for split in of_splits]
 
-        return search(grid_of(self.sigmas, alphas), score_sigma, equal, verbose=self.verbose)
+        return search(self.sigmas, alphas, score_sigma, equal, verbose=self.verbose)
 
     def _scores(self, predictions):
         """Return the scores of all alphas: accuracies, negative errors, or those of the scorer."""
@@ -506,17 +765,22 @@ class RidgeSearch:
             return predictions.accuracies(self.decision)
         if self.scorer is None:
             return -predictions.errors()
-        stand_ins, rows = [], predictions.rows
-        for place, values in enumerate(predictions.values):
-            if self.is_multilabel:
-                stand_ins.append(KnownLabels(values))
-            elif not self.n_classes:
-                stand_ins.append(KnownPredictions(values.reshape(rows.y.shape)))
-            else:
-                scores, codes = predictions.scores_at(place, self.decision), rows.class_codes
-                is_of_pairs = scores.shape[1] == 1 or self.decision.is_of_pairs
-                stand_ins.append(KnownDecisions(self.classes, values, scores, codes, is_of_pairs))
-        return np.array([self.scorer(stand_in, rows) for stand_in in stand_ins])
+        return np.array(
+            [
+                self.scorer(self._stand_in(predictions, place), predictions.rows)
+                for place in range(len(predictions.values))
+            ]
+        )
+
+    def _stand_in(self, predictions, place):
+        """Return what stands for an estimator with an alpha."""
+        if self.n_classes:
+            return predictions.known_decisions(place, self.decision, self.classes)
+        values, rows = predictions.values[place], predictions.rows
+        if self.is_multilabel:
+            labels = (values > rounding_of(rows.X)).astype(int)
+            return KnownDecisions(np.arange(values.shape[1]), labels, values)
+        return KnownPredictions(values.reshape(rows.y.shape))
 
     def _look(self, source, points, n_splits=None):
         """Return a `Look` at every point; points that share a sigma share its features."""
@@ -525,9 +789,8 @@ class RidgeSearch:
             alphas = [alpha for other, alpha in points if other == sigma]
             of_splits = source.predict(sigma, alphas, self._decided_problems, n_splits)
             scores = np.mean(list(map(self._scores, of_splits)), axis=0).tolist()
-            for place, alpha in enumerate(alphas):
-                predictions = [split.for_alpha(place) for split in of_splits]
-                looks[sigma, alpha] = Look(scores[place], predictions)
+            for place, (alpha, score) in enumerate(zip(alphas, scores, strict=True)):
+                looks[sigma, alpha] = Look(score, place, of_splits)
         return looks
 
     def _n_affordable_splits(self, source, n_points):

@@ -434,8 +434,8 @@ class RowSystem:
                 block[second, first] = block[first, second].T
         return block
 
-    def values(self, cross, problems, alphas, solved_before=None):
-        """Return the regressions at other rows, (n_alphas, n_others, V).
+    def values(self, cross, problems, alphas):
+        """Return the regressions of every problem at other rows, each (n_alphas, n_others, T).
 
         Parameters
         ----------
@@ -445,18 +445,12 @@ class RowSystem:
             What is solved for.
         alphas : sequence of float
             The ridges.
-        solved_before : dict of int to ndarray, default=None
-            Values, (n_alphas, n_others, T), by the number of a problem that is not to be solved.
         """
-        solved_before = solved_before or {}
-        to_solve = [number for number in range(len(problems)) if number not in solved_before]
-        solved = self.solve_duals([problems[number] for number in to_solve], alphas)
-        values_of_problems = dict(solved_before)
-        for number, (rows, duals, offsets) in zip(to_solve, solved, strict=True):
+        of_problems = []
+        for rows, duals, offsets in self.solve_duals(problems, alphas):
             values = np.tensordot(cross[:, np.r_[tuple(rows)]], duals, 1) + offsets
-            values_of_problems[number] = np.moveaxis(values, 2, 0)
-        in_order = [values_of_problems[number] for number in range(len(problems))]
-        return np.concatenate(in_order, axis=2)
+            of_problems.append(np.moveaxis(values, 2, 0))
+        return of_problems
 
 
 def duals_of(block, targets, weights, alphas):
