@@ -28,7 +28,7 @@ from .._arrays import (
     rows_at_once,
     to_host,
 )
-from .._batches import TakesBatches
+from .._batches import NO_ROWS, Pass, TakesBatches
 from .._estimator import GAMMA, EstimatorBase, Unless
 from .._threads import block_rows, map_rows, rows_of_call, serial_blas
 from .._typing import Array
@@ -39,6 +39,7 @@ from .._validation import (
     as_numpy,
     check_classes,
     check_indicators,
+    check_labels,
     check_targets,
     check_unchanged,
     commit,
@@ -50,7 +51,7 @@ from .._validation import (
 )
 from .._warnings import note_names, once
 from ..features import as_feature_map, check_columns, difference, lacks_rows, last_step, prepared
-from .batches import passes
+from ..features._batch_summary import BatchSummary, scope_of
 from .data import Data, Targets, check_class_weight, class_factors, is_multilabel, sorted_classes
 
 SIGMA = Interval(Real, 0, LARGEST, closed="right")
@@ -258,9 +259,78 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         self._fitted = fitted
         return self
 
+    # ------------------------------------------------------------ batches
+
     def _passes(self, classes, scope):
+        """Return the passes of a fit to batches, as `skrf._batches.run_passes` takes them.
+
+        The first surveys the batches, `_planned` fits a map to what was found, and the last one
+        sums features. An engine only calls what each pass does with a batch, and merges.
+        """
         self._validate_params()
-        return passes(self, classes, scope)
+        if isinstance(self.feature_map, str) or getattr(self, "max_leaf_size", None) is not None:
+            raise ValueError(self._obstacle_to_batches())  # it keeps all rows
+        feature_map = self._map_of_batches(self.sigma)
+        is_searched = self._leaves_sigma_open(feature_map)
+        is_told = is_classifier(self) and classes is not None
+        classes = sorted_classes(classes) if is_told else None
+        seed = getattr(feature_map, "random_state", self.random_state)
+        scope = scope_of(feature_map, scope, seed, needs_rows=is_searched)
+        is_fitted = isinstance(feature_map, FrozenEstimator) and not is_searched
+        survey = partial(self._survey, scope, classes)
+        if is_fitted and not (is_classifier(self) and classes is None):
+            survey_and_sum = partial(self._survey_and_sum, survey)
+            summary, sums = yield Pass("sums", survey_and_sum, is_last=True)
+            draft = self._planned(summary)
+        else:
+            summary = yield Pass("statistics", survey)
+            draft = self._planned(summary)
+            sums = yield Pass("sums", draft._sum_of_batch, is_last=True)
+        # Only arrays were sent.
+        return draft._finish(replace(sums, params=draft._fitted.params, maps=draft._fitted.maps))
+
+    def _survey(self, scope, classes, X, y, weights, number):
+        """Return the `BatchSummary` of a batch."""
+        is_new = classes is None and is_classifier(self) and y is not None and not is_multilabel(y)
+        # With given classes, a batch of few rows may well have a class per row.
+        names = np.unique(check_labels("y", y)) if is_new else classes
+        draft, data = self._read_rows(X, y, weights, classes=names)
+        # Those of rows without weight do not count, but those without a weight of their class do.
+        names_of_weight = np.unique(data.y) if is_new else None
+        data = draft._weighted_by_class(data, is_batch=True)
+        if is_new:
+            draft.classes_ = names_of_weight
+        if not len(data.y):
+            return BatchSummary(scope, classes=getattr(draft, "classes_", None))
+        rows = data.X, data.y, data.sample_weight
+        return BatchSummary.of(draft, rows, number, data.numbers, scope)
+
+    def _planned(self, summary):
+        """Return a draft with a fitted map and empty sums."""
+        sample = summary.sample
+        if sample is None:
+            raise ValueError(NO_ROWS)
+        # Their weights are already those of their classes.
+        draft, data = self._read_rows(sample.X, sample.y, sample.weights, classes=summary.classes)
+        draft._check_class_weight()
+        if summary.names is not None:
+            draft.feature_names_in_ = summary.names
+        draft._fitted = draft._fit_map(replace(data, statistics=summary.statistics))
+        return draft
+
+    def _sum_of_batch(self, X, y, weights, _number):
+        """Return the sums of a batch under this draft, None if its classes have no weight."""
+        classes = getattr(self, "classes_", None)
+        draft, data = self._read_rows(X, y, weights, forget=False, classes=classes)
+        data = draft._weighted_by_class(data, is_batch=True)
+        if not len(data.y):
+            return None
+        return replace(draft._fitted.added(data), params=None, maps=None)
+
+    def _survey_and_sum(self, survey, *batch):
+        summary = survey(*batch)
+        sums = None if summary.sample is None else self._planned(summary)._sum_of_batch(*batch)
+        return summary, sums
 
     @partial(Unless, methodcaller("_obstacle_to_batches"))
     def merge(self, other: Self) -> Self:

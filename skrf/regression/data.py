@@ -398,6 +398,12 @@ def makes_folds(cv):
     return cv is None or isinstance(cv, Integral)
 
 
+def needs_groups(cv):
+    """Return whether a splitter cannot split rows without their groups."""
+    is_told = hasattr(cv, "get_metadata_routing")
+    return is_told and cv.get_metadata_routing().split.requests.get("groups") is True
+
+
 def rows_of_folds(model, y, data, groups=None):
     """Return the targets, the rows and the groups that a search splits.
 

@@ -19,8 +19,7 @@ from .._validation import Interval, commit
 from .._warnings import note_names, once
 from ..features import ClusterNystroem, columns_of
 from .base import CLASS_WEIGHT, ROUNDING, Ties, beside_threads, probabilities_in
-from .batches import HAS_FOLDS, check_splitter
-from .data import Splits, merged_copies, rows_of_folds, splits_of
+from .data import Splits, makes_folds, merged_copies, needs_groups, rows_of_folds, splits_of
 from .decide import DECISIONS, Decision, name_of, odds_of, probabilities
 from .evidence import leave_one_out_errors
 from .ridge import LEAVES, ApproxKernelRidge, ApproxKernelRidgeClassifier, Ridge
@@ -219,18 +218,22 @@ class RidgeCV:
         return self._prepared(sigma, hint=self._hint)
 
     def _passes(self, classes, scope):
-        if self.sigmas is None:
-            if not isinstance(self.cv, Integral):
-                raise ValueError(
-                    "cv must be an integer with sigmas=None for rows that come in batches, which "
-                    f"then choose alpha by generalised cross-validation, got {self.cv!r}."
-                )
-        else:
-            check_splitter(self.cv)
+        is_splitter = hasattr(self.cv, "split") and not needs_groups(self.cv)
+        if self.sigmas is None and not isinstance(self.cv, Integral):
+            raise ValueError(
+                "cv must be an integer with sigmas=None for rows that come in batches, which "
+                f"then choose alpha by generalised cross-validation, got {self.cv!r}."
+            )
+        if not (makes_folds(self.cv) or is_splitter):
+            raise ValueError(
+                "cv must be None, an integer or a splitter that needs no groups, for rows that "
+                f"come in batches, of which a search sees a sample, got {self.cv!r}."
+            )
         return super()._passes(classes, scope)
 
     def _obstacle_to_batches(self):
-        return super()._obstacle_to_batches() or HAS_FOLDS
+        folds = "a search scores folds of all rows. Call fit, or fit_batches."
+        return super()._obstacle_to_batches() or folds
 
 
 def needs_targets(feature_map, target):
