@@ -159,7 +159,7 @@ def test_pairs_solved_in_their_rows_are_the_same(weights, n):
     F = fitted.feature_map_.transform(X)
     order, alphas, problems = np.argsort(y[:n], kind="stable"), [10.0, 1e-3], of_pairs(4)
     solved = solve_problems(fitted._fitted.moments, problems, alphas)
-    of_moments = np.stack([solution.values(F[n:]) for solution in solved])
+    of_moments = np.stack([solution.values_at(F[n:], None) for solution in solved])
     assert_allclose(of_moments[1], F[n:] @ fitted.component_coef_.T + fitted.intercept_, rtol=1e-9)
     of_rows = F[:n][order]
     rest = y[:n][order], None if given is None else given[order], 4

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from skrf import (
     AdaptiveRF,
     ApproxKernelRidge,
+    ApproxKernelRidgeClassifier,
     ClusterNystroem,
     ClusterQuantizer,
     KernelRegressionClassifier,
@@ -326,12 +327,33 @@ def test_a_first_batch_with_too_few_rows_for_its_map_warns(estimator, feature_ma
     estimator(FrozenEstimator(clone(feature_map).fit(X))).partial_fit(X[few], T[few])
 
 
+@pytest.mark.parametrize("estimator", [KernelRegressionClassifier, ApproxKernelRidgeClassifier])
+def test_batches_of_classes_without_weight_add_nothing_but_the_classes(estimator):
+    model = estimator(RFFSampler(16, random_state=0), sigma=0.5, class_weight={0: 0.0})
+    of_class = y == 0
+    expected = clone(model).partial_fit(X, y, classes=[0, 1, 2]).decision_function(Q)
+    first = clone(model).partial_fit(X[of_class], y[of_class], classes=[0, 1, 2])
+    assert not hasattr(first, "feature_map_") and list(first.classes_) == [0, 1, 2]
+    with pytest.raises(ValueError, match="is not the same as on the first call to partial_fit"):
+        clone(first).partial_fit(X[of_class], y[of_class], [0, 1]).partial_fit(X, y, [0, 1, 2])
+    for batch in (slice(None), of_class):
+        first.partial_fit(X[batch], y[batch])
+        assert_array_equal(first.decision_function(Q), expected)
+    with pytest.raises(ValueError, match="class_weight must be positive for the class of at least"):
+        model.fit(X[of_class], y[of_class])
+
+
 def test_landmarks_are_placed_near_the_rows_of_the_first_batch():
     model = ApproxKernelRidge(ClusterNystroem(40, sigma=1.0, random_state=0))
     with pytest.warns(UserWarning, match="39 rows are too few for the 40 components of Cluster"):
         model.partial_fit(X[:39], T[:39])
     clone(model).partial_fit(X[:40], T[:40])
     ApproxKernelRidge(ClusterNystroem(centers=X[:9], sigma=1.0)).partial_fit(X[:1], T[:1])
+
+
+def test_a_first_batch_of_one_row_is_named_in_the_singular():
+    with pytest.warns(UserWarning, match="alone, and 1 row is too few for sigma"):
+        ApproxKernelRidge(RFFSampler(8, random_state=0)).partial_fit(X[:1], T[:1])
 
 
 def test_a_map_without_sigma_needs_no_rows_for_it():

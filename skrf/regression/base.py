@@ -159,10 +159,6 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         feature_map = prepared(feature_map, owner=owner, sigma=sigma, hint=hint)
         return prepared(feature_map, owner=owner, random_state=self.random_state)
 
-    def _map_of_batches(self, sigma):
-        """Return an unfitted map for batches, whose rows are not known."""
-        return self._prepared(None if sigma == "evidence" else sigma)
-
     def _leaves_sigma_open(self, feature_map):
         """Return whether a fit chooses sigma, given the prepared map."""
         return False
@@ -178,6 +174,8 @@ class KernelEstimator(TakesBatches, EstimatorBase):
 
     def _fit_rows(self, X, y, sample_weight, *, forget, classes=None):
         draft, data = self._read(X, y, sample_weight, forget=forget, classes=classes)
+        if not len(data.y):  # a batch of classes without weight, which are known from now on
+            return commit(self, draft)
         with once():
             note_names(draft)
             before = draft._fitted
@@ -214,8 +212,9 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         else:
             return
         warnings.warn(
-            f"partial_fit fits the feature map to the first batch alone, and its {n_rows} rows are "
-            f"too few for {purpose}. Use fit_batches, or begin with a larger batch.",
+            f"partial_fit fits the feature map to the first batch alone, and {n_rows} "
+            f"{'row is' if n_rows == 1 else 'rows are'} too few for {purpose}. Use fit_batches, or "
+            "begin with a larger batch.",
             UserWarning,
             stacklevel=4,
         )
@@ -225,7 +224,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         draft, data = self._read_rows(X, y, sample_weight, forget=forget, classes=classes)
         draft._check_class_weight()
         data = draft._weighted_by_class(data, is_batch=classes is not None)
-        if not len(data.y):
+        if forget and not len(data.y):
             raise ValueError(
                 "class_weight must be positive for the class of at least one row, got "
                 f"{self.class_weight!r}."
@@ -270,7 +269,7 @@ class KernelEstimator(TakesBatches, EstimatorBase):
         self._validate_params()
         if isinstance(self.feature_map, str) or getattr(self, "max_leaf_size", None) is not None:
             raise ValueError(self._obstacle_to_batches())  # it keeps all rows
-        feature_map = self._map_of_batches(self.sigma)
+        feature_map = self._prepared(None if self.sigma == "evidence" else self.sigma)
         is_searched = self._leaves_sigma_open(feature_map)
         is_told = is_classifier(self) and classes is not None
         classes = sorted_classes(classes) if is_told else None
@@ -530,11 +529,11 @@ class Classification(ClassifierMixin):
 
     def _classes_of_batch(self, classes):
         """Return all classes, which the first batch names and later ones must not change."""
-        first = self._fitted is None
-        if first and classes is None:
+        known = getattr(self, "classes_", None)  # also of a batch of classes without weight
+        if known is None and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit, got None.")
-        classes = self.classes_ if classes is None else sorted_classes(classes)
-        if not (first or np.array_equal(classes, self.classes_)):
+        classes = known if classes is None else sorted_classes(classes)
+        if not (known is None or np.array_equal(classes, known)):
             raise ValueError(
                 f"classes={classes!r} is not the same as on the first call to partial_fit, which "
                 f"was {self.classes_!r}."
@@ -572,17 +571,18 @@ class Classification(ClassifierMixin):
             yield "class_weight='balanced', which needs the rows of both at once"
         yield from super()._differences(other)
 
-    def _columns_of_labels(self, y, classes):
-        """Set the classes of rows of several labels: the numbers of the columns of y."""
-        self.classes_ = np.arange(y.shape[1])
-        if classes is not None and not np.array_equal(classes, self.classes_):
-            raise ValueError(
-                f"classes must be the numbers of the columns of y, {self.classes_!r}, got "
-                f"{classes!r}."
-            )
-
-    def _coded(self, y, classes):
+    def _encode_y(self, y, classes):
         """Set the classes, by default those of y; return a map's y, and the `Targets`."""
+        self.multilabel_ = y.ndim == 2
+        if self.multilabel_:
+            self.classes_ = np.arange(y.shape[1])
+            if classes is not None and not np.array_equal(classes, self.classes_):
+                raise ValueError(
+                    f"classes must be the numbers of the columns of y, {self.classes_!r}, got "
+                    f"{classes!r}."
+                )
+            values = self._values_of_labels(y)
+            return values, Targets.of_numbers(values)
         with naming("y"):
             classes_of_y = np.unique(y) if classes is None else classes
             codes = np.searchsorted(classes_of_y, y)
@@ -658,6 +658,9 @@ class Regression(RegressorMixin):
                 f"y has {y.shape[1:] or (1,)} outputs, but the first batch had {outputs or (1,)}."
             )
         return y
+
+    def _encode_y(self, y, classes):
+        return y, Targets.of_numbers(y)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -24,7 +24,6 @@ from .base import (
     predictions_in,
     probabilities_in,
 )
-from .data import Targets
 from .key_sums import KeySums, bytes_of_sums
 from .leave_one_out import best_exact_sigma, best_sigma
 from .rows import ExactMap
@@ -85,10 +84,7 @@ class KernelRegression(KernelEstimator):
             maps = maps_of(self.feature_map_)
         if score is not None:
             self.best_score_ = score
-        return replace(self._empty_fit(maps, data), prior_share=share)
-
-    def _empty_fit(self, maps, data):
-        return KeySums.before(self.get_params(), maps, data)
+        return replace(KeySums.before(self.get_params(), maps, data), prior_share=share)
 
     def _bytes_of_sums(self, n_columns, data):
         return bytes_of_sums(n_columns, data)
@@ -242,13 +238,8 @@ class KernelRegressionClassifier(Classification, KernelRegression):
         self.class_weight = class_weight
         self.random_state = random_state
 
-    def _encode_y(self, y, classes):
-        self.multilabel_ = y.ndim == 2
-        if self.multilabel_:
-            self._columns_of_labels(y, classes)
-            values = y.astype(np.float64)
-            return values, Targets.of_numbers(values)
-        return self._coded(y, classes)
+    def _values_of_labels(self, y):
+        return y.astype(np.float64)
 
     def _finish(self, sums):
         self.class_count_, self.prior_share_ = sums.weights.copy(), sums.prior_share
@@ -511,9 +502,6 @@ class KernelRegressor(Regression, KernelRegression):
             )
         self.target_mean_ = sums.targets.mean
         return super()._finish(sums)
-
-    def _encode_y(self, y, classes):
-        return y, Targets.of_numbers(y)
 
     @property
     def _outputs(self):

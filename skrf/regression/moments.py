@@ -433,12 +433,10 @@ class RidgeSums:
         The smallest ridge that may be added, or 0 if that is not known.
     total : float, default=None
         Weight of all rows that will be solved for, if they are known to come at once.
-    has_sizes : bool, default=False
-        Whether to count what repeated and weighted rows are worth.
     moments : RidgeMoments, default=None
         Moments of all rows so far.
     sizes : Sizes, default=None
-        What these are worth.
+        What these are worth; None if that is not counted.
     kept_rows : ExactRows or NearFarRows, default=None
         All rows themselves, for the exact kernel of pairs of classes, or within leaves.
     solution : Solution, default=None
@@ -451,7 +449,6 @@ class RidgeSums:
     n_groups: int
     least_alpha: float
     total: float | None = None
-    has_sizes: bool = False
     moments: RidgeMoments | None = None
     sizes: Sizes | None = None
     kept_rows: Any = None
@@ -480,7 +477,7 @@ class RidgeSums:
         """Return an unsolved fit with more rows."""
         if self.kept_rows is not None:  # it has them
             return self
-        sizes = merged_rows(data)[1] if self.has_sizes else None
+        sizes = self.sizes and merged_rows(data)[1]
         weight, before = data.total, 0.0 if self.moments is None else self.moments.total
         total = self.total or before + weight
         share = weight / total if total < np.inf else 0.0

@@ -37,7 +37,7 @@ from .base import (
     maps_of,
     predictions_in,
 )
-from .data import Targets, merged_rows
+from .data import Sizes, merged_rows
 from .decide import DECISIONS, Argmax, Decision, Discriminants, best_classes, name_of
 from .evidence import check_noise_by_leave_one_out, check_sizes, sigma_by_evidence
 from .moments import RidgeSums, bytes_of_moments, check_range, features_of, plain_features
@@ -74,16 +74,13 @@ class Ridge(KernelEstimator):
             return check_positive("noise_variance", self.noise_variance)
         return 0.0 if self.alpha == "evidence" else check_positive("alpha", self.alpha)
 
-    def _default_for(self, data, is_first_batch=False):
-        if self.feature_map is not None:  # "exact"
-            return ClusterNystroem(len(data.y))
-        # Landmarks would be dense, and those of a first batch unlike the others.
-        if is_first_batch or sp.issparse(data.X):
-            return self._default_map_of_sparse
-        return self._default_map
-
     def _map_at(self, sigma, data, is_first_batch=False):
-        default = self._default_for(data, is_first_batch)
+        default = self._default_map
+        if self.feature_map is not None:  # "exact"
+            default = ClusterNystroem(len(data.y))
+        # Landmarks would be dense, and those of a first batch unlike the others.
+        elif is_first_batch or sp.issparse(data.X):
+            default = self._default_map_of_sparse
         return self._prepared(sigma, hint=self._hint, default=default)
 
     def _fit_map(self, data, is_first_batch=False):
@@ -100,28 +97,24 @@ class Ridge(KernelEstimator):
     def _fit_under(self, fitted_map, data):
         """Take a fitted map, and return a fit to no rows, or unsolved to all in their leaves."""
         self.feature_map_ = fitted_map
-        if hasattr(self.feature_map_, "sigma_"):
-            self.sigma_ = self.feature_map_.sigma_
-        most, fitted = self.max_leaf_size, self._empty_fit(maps_of(self.feature_map_), data)
+        if hasattr(fitted_map, "sigma_"):
+            self.sigma_ = fitted_map.sigma_
+        maps, most, least = maps_of(fitted_map), self.max_leaf_size, self._least_alpha()
+        n_groups = self._n_groups(maps[0].n_columns or 0)
+        fitted = RidgeSums(self.get_params(), maps, data.targets.shape, n_groups, least, data.total)
         if most is None:
-            return fitted
+            return replace(fitted, sizes=Sizes() if self._takes_sizes else None)
         check_leaves(fitted_map, data.X, most)
-        if not self._least_alpha():
+        if not least:
             raise ValueError(
                 f"max_leaf_size={most} needs alpha to be a number, got {self.alpha!r}."
             )
-        kept_rows = NearFarRows.of(fitted.maps[0], data, most)
+        kept_rows = NearFarRows.of(maps[0], data, most)
         sizes = merged_rows(data)[1] if self._takes_sizes else None
         return replace(fitted, n_groups=0, kept_rows=kept_rows, sizes=sizes)
 
     def _bytes_of_sums(self, n_columns, data):
         return bytes_of_moments(n_columns, len(data.targets.unit))
-
-    def _empty_fit(self, maps, data):
-        n_groups = self._n_groups(maps[0].n_columns or 0)
-        params, shape = self.get_params(), data.targets.shape
-        total, least = data.total, self._least_alpha()
-        return RidgeSums(params, maps, shape, n_groups, least, total, self._takes_sizes)
 
     def _n_groups(self, n_columns):
         """Return of how many classes the moments of so many features are kept apart."""
@@ -301,9 +294,6 @@ class ApproxKernelRidge(Regression, Ridge):
             )
         feature_map = super()._map_at(1.0, data, is_first_batch)
         return feature_map.set_params(sigma=sigma_by_evidence(feature_map, data))
-
-    def _encode_y(self, y, classes):
-        return y, Targets.of_numbers(y)
 
     def _solution(self, fitted):
         alpha, noise = self._least_alpha(), self.noise_variance
@@ -614,22 +604,13 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
 
     # ------------------------------------------------------------ rows
 
-    def _encode_y(self, y, classes):
-        self.multilabel_ = y.ndim == 2
-        if self.multilabel_:
-            self._columns_of_labels(y, classes)
-            self._check_labels()
-            values = 2.0 * y - 1
-            return values, Targets.of_numbers(values)
-        return self._coded(y, classes)
-
-    def _check_labels(self):
-        """Raise for what rows of several labels do not allow."""
+    def _values_of_labels(self, y):
         if name_of(self.decision) not in ("auto", "argmax") or self.class_weight is not None:
             raise ValueError(
                 "decision must be 'auto' or 'argmax', and class_weight None, where y has several "
                 f"labels per row, got {self.decision!r} and {self.class_weight!r}."
             )
+        return 2.0 * y - 1
 
     # ------------------------------------------------------------ solutions
 
@@ -680,8 +661,6 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
         return n_bytes * (len(data.targets.unit) if name_of(self.decision) == "one-vs-one" else 1)
 
     def _n_groups(self, n_columns):
-        if self.multilabel_ or len(self.classes_) <= 2:
-            return 0
         return 0 if self._decision(n_columns).uses_targets else len(self.classes_)
 
     def _solution(self, fitted):

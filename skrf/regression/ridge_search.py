@@ -214,9 +214,6 @@ class RidgeCV:
     def _leaves_sigma_open(self, feature_map):
         return self.sigmas is not None
 
-    def _map_of_batches(self, sigma):
-        return self._prepared(sigma, hint=self._hint)
-
     def _passes(self, classes, scope):
         is_splitter = hasattr(self.cv, "split") and not needs_groups(self.cv)
         if self.sigmas is None and not isinstance(self.cv, Integral):
