@@ -33,6 +33,7 @@ from skrf.regression.near_far import (
     sampled,
     solve_near_far,
 )
+from skrf.regression.search import HeldOutPredictions
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(90, 3))
@@ -443,17 +444,19 @@ def test_a_search_is_judged_by_leave_one_out(weights):
 
 @pytest.mark.parametrize("decision", ["auto", "argmax"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_decisions_of_a_search_read_values_of_rows_left_out(n_classes, decision):
+def test_decisions_of_a_search_read_values_of_rows_left_out(n_classes, decision, monkeypatch):
     """Rows of other classes than those of a pair are predicted by all rows of the pair."""
     labels = np.digitize(y[SOME, 0], [0.0] if n_classes == 2 else [-0.5, 0.5])
-    seen = []
+    seen, known_decisions = [], HeldOutPredictions.known_decisions
 
-    def score(known, rows, labels):
-        seen.append(known.values)
-        return known.score(rows, labels)
+    def noted(predictions, place, *given):
+        seen.append(predictions.values[place])
+        return known_decisions(predictions, place, *given)
 
     given = {"sigmas": [0.8], "alphas": [1e-2, 0.2], "decision": decision}
-    searched(ApproxKernelRidgeClassifierCV, scoring=score, **given).fit(X[SOME], labels)
+    with monkeypatch.context() as context:
+        context.setattr(HeldOutPredictions, "known_decisions", noted)
+        searched(ApproxKernelRidgeClassifierCV, scoring="accuracy", **given).fit(X[SOME], labels)
     accuracies = []
     for place, alpha in enumerate(given["alphas"]):
         expected = []
