@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
-from scipy.linalg.blas import dtrmm
+from scipy.linalg.blas import dtrmm, strmm
 from scipy.linalg.lapack import dpotrf, dtrtri, dtrtrs, spotrf, spotrs, strtri, strtrs
 from sklearn.utils import gen_batches
 
@@ -35,6 +35,7 @@ _BALANCED = 0.2  # least share of the rows on a side of a cut, if a column allow
 _LEAST_SHARE = 0.1  # of a cut by a column, so that trees are not deep
 _SINGLE_ALPHA = 1e-4  # of the kernel's diagonal: a larger alpha hides the rounding of float32
 _SINGLE_ERROR = 1e-3  # relative residual of a solution in float32 that is good enough
+_SINGLE_PRODUCTS = 1e-3  # of the noise: more hides the rounding of products in float32, too
 _TOGETHER = 32  # leaves whose sums are held at once
 _MOST_KEPT = 2**27  # bytes of factors of leaves
 _ANY = 2**62  # numbers of kept residuals: all
@@ -426,10 +427,10 @@ def inverse_root(lower):
     return invert(lower, lower=1, overwrite_c=1)[0]
 
 
-def solve_lower(lower, sides):
-    """Return L^-1 times some columns."""
+def solve_lower(lower, sides, trans=0):
+    """Return L^-1 times some columns, or that of its transpose."""
     solve = strtrs if lower.dtype == np.float32 else dtrtrs
-    return solve(lower, sides, lower=1)[0] if sides.size else sides
+    return solve(lower, sides, lower=1, trans=trans)[0] if sides.size else sides
 
 
 def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
@@ -453,19 +454,24 @@ def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
     rows = distinct.leaf(b)
     S, features = near_far.residual(distinct.kept[rows])
     np.einsum("ii->i", S)[...] += noise[rows]
-    lower = factor_of(S, noise[rows].min(initial=np.inf))
-    sides, n, inverse = np.hstack([features, targets[rows]]), features.shape[1], np.nan
-    # Products are in float64: sums of leaves lose what is small beside their largest directions.
+    least, n, inverse = noise[rows].min(initial=np.inf), features.shape[1], np.nan
+    lower = factor_of(S, least)
+    # In float32, sums of leaves lose what is small beside their largest directions.
+    is_single = n > 0 and lower.dtype == features.dtype == np.float32 and least >= _SINGLE_PRODUCTS
+    dtype = np.float32 if is_single else np.float64
+    sides = np.hstack([features, targets[rows]]).astype(dtype, order="F")
     if with_inverse:
-        root = inverse_root(lower).astype(float)
+        root = inverse_root(lower).astype(dtype, copy=False)
+        multiply = strmm if is_single else dtrmm
         inverse = np.einsum("ij,ij->j", root, root)
-        halves = dtrmm(1.0, root, sides, lower=1)
-        through = dtrmm(1.0, root, halves, lower=1, trans_a=1)
+        halves = multiply(1.0, root, sides, lower=1)
+        through = multiply(1.0, root, halves, lower=1, trans_a=1)
     else:
-        lower = lower.astype(float)
-        halves = dtrtrs(lower, sides, lower=1)[0]
-        through = dtrtrs(lower, halves, lower=1, trans=1)[0]
-    return LeafSolution(through[:, :n], through[:, n:], inverse), halves[:, :n].T @ halves
+        lower = lower.astype(dtype, copy=False)
+        halves = solve_lower(lower, sides)
+        through = solve_lower(lower, halves, trans=1)
+    of_leaf = (halves[:, :n].T @ halves).astype(np.float64)
+    return LeafSolution(through[:, :n], through[:, n:], inverse), of_leaf
 
 
 @dataclass(frozen=True, eq=False)
@@ -552,7 +558,8 @@ def solve_near_far(near_far, distinct, means, alpha, share=1.0, with_inverse=Tru
         rows = distinct.leaf(b)
         coef[rows] = leaf.targets - leaf.features @ beta
         if with_inverse:
-            inverse[rows] = leaf.inverse - np.square(leaf.features @ root).sum(axis=1)
+            of_features = leaf.features @ root.astype(leaf.features.dtype)
+            inverse[rows] = leaf.inverse - np.square(of_features).sum(axis=1)
     sums = coef.sum(axis=0)
     return NearFar(beta, coef, inverse, sums[:-1] / sums[-1], float(sums[-1]) / share, root)
 
