@@ -260,15 +260,12 @@ class _KernelMachine(EstimatorBase):
         )
         if problems == []:  # of a single class
             return draft, FittedMembers(data, table, [], [], [], None)
-        halves, searches = self._halves(data, kernels, progress), {}
+        halves = self._halves(data, kernels, progress)
+        settings = self._settings(data, halves, kernels, progress)
         judged = np.sort(np.concatenate([half.validation_rows for half in halves]))
         held_out = HeldOutRows.of(data, halves)
         fitted = FittedMembers(replace(data, X={}).subset(judged), table, [], [], [], held_out)
-        for kernel in kernels:
-            if kernel.name not in searches:
-                searches[kernel.name] = MemberSearch(data, halves, kernel)
-            setting = searches[kernel.name].search(kernel)
-            progress(f"{kernel.name}, exponent {kernel.exponent:g}: searched")
+        for kernel, setting in settings.items():
             of_halves = [fit_member(data, kernel, setting, half) for half in halves]
             members, values, variances = zip(*of_halves, strict=True)
             # The rows of a half are judged by scales that were learned from the other.
@@ -278,6 +275,27 @@ class _KernelMachine(EstimatorBase):
             fitted.variances.append(np.concatenate(variances)[order])
             progress(f"{kernel.name}, exponent {kernel.exponent:g}: fitted")
         return draft, fitted
+
+    def _settings(self, data, halves, kernels, progress):
+        """Return the best hyperparameters of every kernel that has members.
+
+        Of rows in leaves, there is one kernel for each kind of distances: a second would add a
+        third to the time, and less to the accuracy than larger leaves.
+        """
+        settings, searches, in_leaves = {}, {}, {}
+        for kernel in kernels:
+            name = kernel.name
+            if name not in searches:
+                searches[name] = MemberSearch(data, halves, kernel)
+                in_leaves[name] = MemberSearch(data, halves, kernel, in_leaves=True)
+            settings[kernel] = searches[name].search(kernel)
+            if len(data.X[name]) > self.max_leaf_size:
+                settings[kernel] = in_leaves[name].refine(kernel, settings[kernel])
+            progress(f"{name}, exponent {kernel.exponent:g}: searched")
+        if len(data.X["laplacian"]) > self.max_leaf_size:
+            best = [search.best_kernel() for search in in_leaves.values()]
+            settings = {kernel: settings[kernel] for kernel in best}
+        return settings
 
     def _class_factors(self, y, weights):
         """Return by what the weights of the rows are multiplied."""
@@ -352,9 +370,9 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
     ----------
     n_components : int, default=400
         Number of landmarks, through which far rows are seen where there are too many to be exact.
-    max_leaf_size : int, default=1500
-        Rows of a leaf, within which the kernel is exact. Up to 5/3 of it, distinct rows are one
-        leaf, and the fit is exact.
+    max_leaf_size : int, default=2500
+        Rows of a leaf, within which the kernel is exact. Up to as many distinct rows, the fit is
+        exact; beyond, of kernels that differ in their exponent, only the best has members.
     kernels : "auto" or list, default="auto"
         Kernels of the members: "laplacian", ``("laplacian", exponent)`` with an exponent above 0
         and at most 1, and "gaussian". "auto" is ``["laplacian", ("laplacian", 0.6), "gaussian"]``.
@@ -463,7 +481,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
         self,
         n_components: int = 400,
         *,
-        max_leaf_size: int = 1500,
+        max_leaf_size: int = 2500,
         kernels: Any = "auto",
         relevance: Literal["auto"] | None = "auto",
         categorical_features: Any = "from_dtype",
@@ -641,9 +659,9 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     ----------
     n_components : int, default=400
         Number of landmarks, through which far rows are seen where there are too many to be exact.
-    max_leaf_size : int, default=1500
-        Rows of a leaf, within which the kernel is exact. Up to 5/3 of it, distinct rows are one
-        leaf, and the fit is exact.
+    max_leaf_size : int, default=2500
+        Rows of a leaf, within which the kernel is exact. Up to as many distinct rows, the fit is
+        exact; beyond, of kernels that differ in their exponent, only the best has members.
     kernels : "auto" or list, default="auto"
         Kernels of the members: "laplacian", ``("laplacian", exponent)`` with an exponent above 0
         and at most 1, and "gaussian". "auto" is ``["laplacian", ("laplacian", 0.6), "gaussian"]``.
@@ -741,7 +759,7 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
         self,
         n_components: int = 400,
         *,
-        max_leaf_size: int = 1500,
+        max_leaf_size: int = 2500,
         kernels: Any = "auto",
         relevance: Literal["auto"] | None = "auto",
         categorical_features: Any = "from_dtype",
@@ -826,7 +844,7 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
             Rows of a table like that of `fit`.
         return_std : bool, default=False
             Whether to return standard deviations, too. The first call factorises the kernel of
-            every leaf that is met, about 0.1 s for each of 1,500 rows and member. Later calls take
+            every leaf that is met, about 0.2 s for 2,500 rows and each member. Later calls take
             little longer than predictions: up to 128 MB of factors are kept, but not pickled.
 
         Returns

@@ -44,7 +44,7 @@ _ALL_ROWS = 1200  # up to so many, trials look at all
 _TRIAL_ROWS = 700  # distinct ones, and all that equal them; whole leaves have more
 _ALPHAS = (0.02, 0.1, 0.5, 2.0, 8.0, 32.0)
 _LEAST_ALPHA = 1e-4  # smaller ones are lost in the rounding of kernels in float32
-_STEPS = 5  # of a climb
+_STEPS, _LEAF_STEPS = 5, 2  # of a climb
 _SAME = 1e-5  # relative difference of errors that does not matter
 _KEPT = 2**26  # numbers of the residuals of all leaves that are kept
 _BLOCK = 2**25  # numbers of a kernel that are held at once
@@ -75,8 +75,11 @@ class Kernel:
         scaled = distances * np.float32(1 / width)
         if self.exponent == 2:
             scaled *= scaled
-        elif self.exponent != 1:
-            scaled **= np.float32(self.exponent)
+        elif self.exponent != 1:  # by logarithms, which is faster than a power
+            with np.errstate(divide="ignore"):
+                np.log(scaled, out=scaled)
+            scaled *= np.float32(self.exponent)
+            np.exp(scaled, out=scaled)
         return np.exp(np.negative(scaled, out=scaled), out=scaled)
 
     @property
@@ -174,9 +177,9 @@ class Limits:
     leaf: int
 
     @property
-    def exact(self):
-        """Rows up to which there is a single leaf."""
-        return 5 * self.leaf // 3
+    def of_trials(self):
+        """Less of both, with which the same hyperparameters are best in a fraction of the time."""
+        return Limits(self.n_landmarks // 2, max(2, 3 * self.leaf // 10))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,8 +216,8 @@ class ScaledRows:
     def of(cls, kernel, scales, X, row_to_distinct, limits, rng):
         """Return distinct rows in the coordinates of scales."""
         X = scaled(X, scales)
-        most = len(X) if len(X) <= limits.exact else limits.leaf
-        tree, distinct, order, bounds, again = leaves_of(X, most)  # some may be equal by scaling
+        # Some may be equal by scaling.
+        tree, distinct, order, bounds, again = leaves_of(X, limits.leaf)
         n_landmarks = limits.n_landmarks if tree.n_leaves > 1 else 0
         points = distinct[np.sort(rng.permutation(len(distinct))[:n_landmarks])]
         return cls(kernel, scales, distinct[order], again[row_to_distinct], tree, bounds, points)
@@ -388,11 +391,15 @@ class MemberSearch:
         The learned scales.
     kernel : Kernel
         The first of the kernels with these distances.
+    in_leaves : bool, default=False
+        Whether rows are those of some whole leaves, as dense as all are. These differ from round
+        to round, so that errors compare within a round alone.
     """
 
     data: TrainingData
     halves: list
     kernel: Kernel
+    in_leaves: bool = False
     cache: dict = field(default_factory=dict)  # the last of each half
     errors: dict = field(default_factory=dict)
 
@@ -401,29 +408,28 @@ class MemberSearch:
         scales = half.scales_of(self.kernel, round_number)
         cached_scales, sample = self.cache.get(id(half), (0, 0))
         if cached_scales is not scales:
-            sample = self._sample(scales, half)
+            sample = self._leaves(scales) if self.in_leaves else self._rows(scales, half)
             self.cache[id(half)] = scales, sample
         return sample
 
-    def _sample(self, scales, half):
+    def _leaves(self, scales):
+        data, X = self.data, self.data.X[self.kernel.name]
+        scaled_rows = ScaledRows.of(
+            self.kernel, scales, X, data.row_to_distinct, data.limits.of_trials, data.rng()
+        )
+        rows = sampled(scaled_rows.bounds, scaled_rows.row_to_distinct, data.rng())
+        n_distinct = len(np.unique(scaled_rows.row_to_distinct[rows]))
+        return scaled_rows, rows, n_distinct / len(scaled_rows.X)
+
+    def _rows(self, scales, half):
         data, rows = self.data, np.arange(len(self.data.row_to_distinct))
-        X, limits = data.X[self.kernel.name], data.limits
-        if len(X) > limits.exact:
-            scaled_rows = ScaledRows.of(
-                self.kernel, scales, X, data.row_to_distinct, limits, data.rng()
-            )
-            rows = sampled(scaled_rows.bounds, scaled_rows.row_to_distinct, data.rng())
-            return (
-                scaled_rows,
-                rows,
-                len(np.unique(scaled_rows.row_to_distinct[rows])) / len(scaled_rows.X),
-            )
+        X = data.X[self.kernel.name]
         if len(X) > _ALL_ROWS:
             kept = np.unique(data.row_to_distinct[half.validation_rows])
             kept = data.rng().permutation(kept)[:_TRIAL_ROWS]
             rows = np.flatnonzero(np.isin(data.row_to_distinct, kept))
         kept, row_to_distinct = np.unique(data.row_to_distinct[rows], return_inverse=True)
-        X = X[kept]
+        X, limits = X[kept], Limits(0, len(kept))
         return ScaledRows.of(self.kernel, scales, X, row_to_distinct, limits, data.rng()), rows, 1.0
 
     def __call__(self, kernel, round_number, width, alphas):
@@ -465,9 +471,13 @@ class MemberSearch:
         ]
         return min(candidates, key=lambda setting: (setting.round, -setting.width, -setting.alpha))
 
+    def best_kernel(self):
+        """Return the kernel of least error, which compares if all had the same rounds."""
+        return min(self.errors, key=self.errors.get)[0]
+
     def search(self, kernel):
         """Return the best `Hyperparameters` of a kernel, climbing from those of the last kernel."""
-        width, step = kernel.initial_width
+        width = kernel.initial_width[0]
         if not self.errors:
             last = max(len(half.scales[kernel.name]) for half in self.halves) - 1
             for round_number in sorted({0, last}):
@@ -478,7 +488,16 @@ class MemberSearch:
             searched = {searched_kernel for searched_kernel, _ in self.errors}
             best = self.best(*searched)
             self(kernel, best.round, 1.5 * best.width, [best.alpha])
-        for _ in range(_STEPS):
+        return self._climb(kernel, _STEPS)
+
+    def refine(self, kernel, setting):
+        """Return the best `Hyperparameters` of a kernel near some others, and of their round."""
+        self(kernel, setting.round, setting.width, [setting.alpha])
+        return self._climb(kernel, _LEAF_STEPS)
+
+    def _climb(self, kernel, n_steps):
+        step = kernel.initial_width[1]
+        for _ in range(n_steps):
             best = self.best(kernel)
             round_number, width, alpha = best.round, best.width, best.alpha
             self(kernel, round_number, width, [alpha / 4, 4 * alpha])
