@@ -50,10 +50,9 @@ def test_measured_errors_of_the_gram_matrix_are_about_the_predicted_ones(script)
 def test_moments_leave_equal_rows_out(script):
     study = script("log_variance")
     X = np.random.default_rng(0).normal(size=(5, 64)) / 8
-    n, total, squares, log_sum = study.moments(study.FEATURE_MAPS["trigonometric"], X, X, 4)
+    n, total, squares = study.moments(study.FEATURE_MAPS["trigonometric"], X, X, 4)
     assert n == 12
-    assert squares >= total**2 / n
-    assert total / n <= log_sum - np.log(n)
+    assert squares >= total**2 / n > 0
 
 
 def test_images_are_resized_in_three_ways(script, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import shutil
 from pathlib import Path
 
 import matplotlib
@@ -71,27 +70,40 @@ def names(allowed):
     return parse
 
 
-def positive(text):
-    """Return a positive whole number (an argparse type)."""
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return int(text)
-
-
 def parser(description):
     """Return a parser of the options that all scripts have."""
     made = argparse.ArgumentParser(description=description.split("\n")[0])
     made.add_argument("--quick", action="store_true", help="a small part of it, under a minute")
     made.add_argument("--results", type=Path, default=RESULTS, help="folder of table and plot")
-    made.add_argument("--docs", action="store_true", help="copy the plots to docs/_figures")
+    made.add_argument("--docs", action="store_true", help="save the plots in docs/_figures")
     return made
 
 
-def save_figure(figure, folder, name, *, docs=False, dpi=100):
-    """Save a figure as PNG and, on demand, copy it to the documentation."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.png"
-    figure.savefig(path, dpi=dpi)
+def set_ticks(axis, values):
+    """Mark these values on the horizontal axis and no others, and draw a light grid."""
+    axis.set_xticks(values, [f"{value:g}" for value in values])
+    axis.set_xticks([], minor=True)
+    axis.grid(alpha=0.3)
+
+
+def publish(options, name, text, **figures):
+    """Print and save a report, and save its figures; those of a quick run have other names.
+
+    A figure is called as the report, with its keyword after it: "errors" of "simplex" is
+    simplex_errors. The keyword "figure" adds nothing.
+    """
+    stem = f"{name}_quick" if options.quick else name
+    options.results.mkdir(parents=True, exist_ok=True)
+    (options.results / f"{stem}.md").write_text(text, encoding="utf-8")
+    print(text)
+    folder = FIGURES if options.docs and not options.quick else options.results
+    for kind, figure in figures.items():
+        save_figure(figure, folder / f"{stem}{'' if kind == 'figure' else f'_{kind}'}.png")
+
+
+def save_figure(figure, path):
+    """Save a figure as a PNG that is small enough for the documentation."""
+    figure.savefig(path)
     plt.close(figure)
     # A palette is enough for lines on white and makes the file several times smaller.
     with Image.open(path) as image:
@@ -100,15 +112,5 @@ def save_figure(figure, folder, name, *, docs=False, dpi=100):
             256, method=method, kmeans=4, dither=Image.Dither.NONE
         )
     small.save(path, optimize=True)
-    if docs:
-        if path.stat().st_size > LARGEST_FIGURE:
-            raise ValueError(f"{path} has more than {LARGEST_FIGURE} bytes: lower its dpi")
-        FIGURES.mkdir(exist_ok=True)
-        shutil.copyfile(path, FIGURES / path.name)
-
-
-def save_report(text, folder, name):
-    """Write a report and print it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.md").write_text(text, encoding="utf-8")
-    print(text)
+    if path.stat().st_size > LARGEST_FIGURE:
+        raise ValueError(f"{path} has more than {LARGEST_FIGURE} bytes: draw a smaller figure")

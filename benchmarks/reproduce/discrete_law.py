@@ -11,7 +11,7 @@ each one of them; those of the second half are new.
 """
 
 import numpy as np
-from _common import markdown, parser, save_report
+from _common import markdown, parser, publish
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -62,7 +62,7 @@ def main():
             table.append((law, *(f"{value:.2f}" for value in values)))
         parts.append(f"## {name}\n\n{markdown(table)}\n")
     title = "# The best law of counts, sigma = 1, one projection\n\n"
-    save_report(title + "\n".join(parts), arguments.results, "discrete_law")
+    publish(arguments, "discrete_law", title + "\n".join(parts))
 
 
 if __name__ == "__main__":

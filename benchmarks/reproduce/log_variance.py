@@ -9,7 +9,7 @@ SKRF_MNIST_DIR holds the test images of MNIST, t10k-images-idx3-ubyte.gz. Withou
 Likhosherstov et al., Chefs' random tables (2022), section 5.1; Likhosherstov, thesis, section
 6.6.1. Five samples (seeds 0 to 4) of 1,024 queries and keys with d = 64; the parameters are
 fitted on each sample. Differences to the sources: the closed-form log variance is averaged over the
-pairs of the first 96 queries and keys of every sample (`--pairs-of`) instead of all, and no image
+pairs of the first 96 queries and keys of every sample instead of all, and no image
 of MNIST is both a query and a key. Of the digits, pairs of one image with itself, which
 trigonometric features estimate without error, are left out.
 
@@ -25,17 +25,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _common import (
-    COLOURS,
-    describe,
-    markdown,
-    parser,
-    positive,
-    save_figure,
-    save_report,
-    summarize,
-)
-from scipy.special import logsumexp
+from _common import COLOURS, describe, markdown, parser, publish, summarize
 from sklearn.base import clone
 
 from skrf import (
@@ -47,10 +37,8 @@ from skrf import (
     PoissonRF,
     PositiveRF,
     RFFSampler,
-    variances,
 )
 from skrf.datasets import REGIMES, make_regime
-from skrf.features.discrete import GeometricCounts
 
 N_COLUMNS = 8
 SIGMAS = tuple(round(0.1 * k, 1) for k in range(1, 11))
@@ -74,18 +62,18 @@ POSITIVE = {
     "Poisson+": PoissonRF(N_COLUMNS, positive=True, per_feature=False, center=False),
     "geometric+": GeometricRF(N_COLUMNS, positive=True, per_feature=False, center=False),
 }
-OURS = {
-    "Poisson per column (ours)": PoissonRF(N_COLUMNS),
-    "geometric per column (ours)": GeometricRF(N_COLUMNS),
-    "Poisson+ per column (ours)": PoissonRF(N_COLUMNS, positive=True),
-    "geometric+ per column (ours)": GeometricRF(N_COLUMNS, positive=True),
-    "optimal positive, centred (ours)": OptimalPositiveRF(N_COLUMNS, coupling="iid"),
-    "dense (ours)": DenseExponentialRF(N_COLUMNS, coupling="iid"),
+OURS = {  # beside the map whose colour they are drawn in
+    "geometric per column (ours)": ("geometric", GeometricRF(N_COLUMNS)),
+    "geometric+ per column (ours)": ("geometric+", GeometricRF(N_COLUMNS, positive=True)),
+    "optimal positive, centred (ours)": (
+        "optimal positive",
+        OptimalPositiveRF(N_COLUMNS, coupling="iid"),
+    ),
+    "dense (ours)": ("dense", DenseExponentialRF(N_COLUMNS, coupling="iid")),
 }
-FEATURE_MAPS = {
-    name: own.set_params(sigma=1.0)  # make_regime multiplies the rows
-    for name, own in (NON_POSITIVE | POSITIVE | OURS).items()
-}
+FEATURE_MAPS = NON_POSITIVE | POSITIVE | {name: own for name, (_, own) in OURS.items()}
+for own in FEATURE_MAPS.values():
+    own.set_params(sigma=1.0)  # make_regime multiplies the rows
 
 # Stated: nats by which the first beats the second at sigma = 1 ("more than").
 GAINS = (
@@ -150,31 +138,24 @@ def regimes_at_hand():
 
 
 def moments(feature_map, X, Y, n_shown):
-    """Fit; return number, sum, sum of squares and log-sum-exp of finite log variances.
-
-    They are those of the pairs of the first rows.
-    """
+    """Fit; return number, sum and sum of squares of the finite log variances of the first rows."""
     fitted = clone(feature_map).set_params(random_state=0).fit(X, keys=Y)
     logs = fitted.kernel_variance(X[:n_shown], Y[:n_shown], log=True)
     logs = logs[np.isfinite(logs)]
-    return [int(logs.size), float(logs.sum()), float(np.sum(logs**2)), float(logsumexp(logs))]
+    return [logs.size, logs.sum(), np.sum(logs**2)]
 
 
 def measure(regimes, sigmas, n_shown, n_samples):
-    """Return {(regime, feature_map): (n_sigmas, 3)}.
-
-    Mean and standard deviation over pairs of the log variance, and log of the mean variance.
-    """
+    """Return {(regime, feature_map): means and deviations over pairs, (n_sigmas, 2)}."""
     found = {(regime, name): [] for regime in regimes for name in FEATURE_MAPS}
     for regime in regimes:
         for sigma in sigmas:
             samples = [sample(regime, sigma, seed) for seed in range(n_samples)]
             for name, feature_map in FEATURE_MAPS.items():
                 parts = [moments(feature_map, X, Y, n_shown) for X, Y in samples]
-                n, total, squares, _ = np.sum(parts, axis=0)
+                n, total, squares = np.sum(parts, axis=0)
                 spread = np.sqrt(max(squares / n - (total / n) ** 2, 0))
-                log_mean = logsumexp([part[3] for part in parts]) - np.log(n)
-                found[regime, name].append((total / n, spread, log_mean))
+                found[regime, name].append((total / n, spread))
     return {key: np.array(lines) for key, lines in found.items()}
 
 
@@ -187,76 +168,35 @@ def gains_of_resizings(n_shown, n_samples):
         for seed in range(n_samples):
             X, Y = mnist(ROWS, 1.0, seed, resizing)
             parts = [moments(FEATURE_MAPS[name], X, Y, n_shown) for name in ("positive", *others)]
-            plain, *means = (total / n for n, total, _, _ in parts)
+            plain, *means = (total / n for n, total, _ in parts)
             gains.append(plain - np.array(means))
         rows.append((resizing, *(describe(*summarize(of_map)) for of_map in np.transpose(gains))))
     return rows
 
 
-def geometric_gains(regime, n_rows, n_shown=64):
-    """Return gains of geometric+ on positive features at sigma = 1, by means of logs.
-
-    With p as fitted, with a p of its own for every pair, and with the best of common shifts, which
-    leaves some inputs negative.
-    """
-    X, Y = make_regime(regime, n_rows, random_state=0)
-    plain = clone(FEATURE_MAPS["positive"]).set_params(random_state=0).fit(X, keys=Y)
-    other = plain.kernel_variance(X[:n_shown], Y[:n_shown], log=True)
-
-    def gain(feature_map, shift=0.0):
-        fitted = clone(feature_map).set_params(random_state=0).fit(X + shift, keys=Y + shift)
-        rows = X[:n_shown] + shift, Y[:n_shown] + shift
-        return fitted, rows, other - fitted.kernel_variance(*rows, log=True)
-
-    fitted, rows, gains = gain(FEATURE_MAPS["geometric+"])
-    per_pair = gains
-    for p in np.clip(fitted.p_ * np.geomspace(1 / 6, 6, 19), 0, 0.95):
-        # No row is clamped: the variance is K^2 (exp(delta) - 1) / m.
-        counts = GeometricCounts(np.full(X.shape[1], p))
-        inside = (Z - fitted.offset_ for Z in rows)
-        delta = counts.log_relative_second_moment(*inside)
-        log_own = 2 * fitted.exact_kernel(*rows, log=True) + variances.log_expm1(delta)
-        per_pair = np.maximum(per_pair, other - (log_own - np.log(fitted._n_projections)))
-    shifted = [gain(FEATURE_MAPS["geometric"], t)[2].mean() for t in np.arange(1.6, 3.1, 0.2)]
-    return gains.mean(), per_pair.mean(), max(shifted)
-
-
-def report(found, regimes, sigmas, n_shown, n_samples, is_quick):
+def report(found, regimes, sigmas, n_shown, n_samples):
     """Return the Markdown."""
     shown, last = [s for s in SHOWN if s in sigmas], sigmas.index(1.0)
     means = [("mean log variance", *(f"sigma = {sigma}" for sigma in shown))]
     for (regime, name), values in found.items():
         cells = (f"{values[sigmas.index(sigma), 0]:.2f}" for sigma in shown)
         means.append((f"{regime}, {name}", *cells))
-    gains = [("at sigma = 1", "stated", "measured", "by logs of means")]
+    gains = [("at sigma = 1", "stated", "measured")]
     for good, bad, stated in GAINS:
         for regime in (regime for regime in regimes if regime in stated):
-            gain, _, of_means = found[regime, bad][last] - found[regime, good][last]
-            what = f"{regime}: {good} below {bad}"
-            gains.append((what, f"> {stated[regime]}", f"{gain:.1f}", f"{of_means:.1f}"))
-    orders = [("regime and sigma", "non-positive maps", "positive maps")]
-    counts = {"generalized": 0, "pair": 0}
-    for regime in regimes:
-        for i, sigma in enumerate(sigmas):
-            ranked = [
-                sorted(names, key=lambda name, of=(regime, i): found[of[0], name][of[1], 0])
-                for names in (NON_POSITIVE, POSITIVE)
-            ]
-            counts["generalized"] += ranked[0][0] == "generalized"
-            counts["pair"] += ranked[1][0] in ("optimal positive", "geometric+")
-            if sigma in shown:
-                orders.append((f"{regime}, {sigma}", *(", ".join(names[:2]) for names in ranked)))
-    total = len(regimes) * len(sigmas)
+            gain = found[regime, bad][last, 0] - found[regime, good][last, 0]
+            gains.append((f"{regime}: {good} below {bad}", f"> {stated[regime]}", f"{gain:.1f}"))
+    best = [
+        min(values, key=values.get)
+        for regime in regimes
+        for i in range(len(sigmas))
+        for names in (NON_POSITIVE, POSITIVE)
+        for values in [{name: found[regime, name][i, 0] for name in names}]
+    ]
+    n_pair = best.count("optimal positive") + best.count("geometric+")
     resized = "Left out: SKRF_MNIST_DIR is not set."
     if FOLDER:
         resized = markdown(gains_of_resizings(n_shown, n_samples))
-    geometric = [
-        ("geometric+ below positive", "as fitted", "p for every pair", "best common shift")
-    ]
-    for regime in ("normal", "shifted"):
-        for n in (16, 64) if is_quick else (16, 64, 256, ROWS):
-            cells = (f"{value:.1f}" for value in geometric_gains(regime, n))
-            geometric.append((f"{regime}, {n} rows (> {GAINS[2][2][regime]})", *cells))
     return f"""\
 # Log variance in four regimes
 
@@ -269,15 +209,9 @@ d = 64; {n_samples} samples of {ROWS} queries and keys for the parameters, the p
 
 {markdown(gains)}
 
-The last column takes the logarithm of the mean variance: not what the figure shows, since then
-generalized features would not keep their stated gain in "normal".
-
-## Orders: the best and the second
-
-{markdown(orders, left=3)}
-
-Generalized features are the best non-positive ones in {counts["generalized"]} of {total} cases (the
-thesis: "overall"), and optimal positive or geometric+ the best positive ones in {counts["pair"]}.
+Generalized features are the best non-positive ones in {best.count("generalized")} of
+{len(best) // 2} cases (the thesis: "overall"), and optimal positive or geometric+ the best positive
+ones in {n_pair}.
 
 ## How MNIST was resized
 
@@ -285,14 +219,6 @@ Gains on positive features at sigma = 1, in nats: by the pixel at the upper left
 ("index"), by bilinear interpolation at its centre, or by the mean of its area.
 
 {resized}
-
-## Geometric+ features
-
-The maps shift all inputs to be positive, by the least value of each column among queries and keys,
-which depends on their number. Gains with the fitted p, with the best p for every single pair, and
-with the best of common shifts (geometric features; some inputs stay negative).
-
-{markdown(geometric)}
 """
 
 
@@ -302,64 +228,44 @@ def plot(found, regimes, sigmas):
         2,
         len(regimes),
         figsize=(3.3 * len(regimes), 6.6),
+        dpi=80,
         sharex=True,
         layout="constrained",
         squeeze=False,
     )
-    extra = {
-        0: {"geometric per column (ours)": "geometric"},
-        1: {
-            "optimal positive, centred (ours)": "optimal positive",
-            "geometric+ per column (ours)": "geometric+",
-            "dense (ours)": None,
-        },
-    }
-    for line, family in enumerate((NON_POSITIVE, POSITIVE)):
+    families = ("non-positive", NON_POSITIVE), ("positive", POSITIVE)
+    for line, (kind, family) in zip(axes, families, strict=True):
         colours = dict(zip(family, COLOURS, strict=False))
-        for axis, regime in zip(axes[line], regimes, strict=True):
-            for name in (*family, *extra[line]):
-                means, spreads, _ = found[regime, name].T
-                ours = name in extra[line]
-                colour = colours.get(extra[line][name] if ours else name, COLOURS[6])
-                axis.plot(
-                    sigmas,
-                    means,
-                    color=colour,
-                    linestyle="--" if ours else "-",
-                    linewidth=1.2,
-                    label=name,
-                )
-                if not ours:
-                    low, high = means - spreads, means + spreads
-                    axis.fill_between(sigmas, low, high, color=colour, alpha=0.12, linewidth=0)
+        if kind == "positive":
+            colours["dense"] = COLOURS[6]
+        for axis, regime in zip(line, regimes, strict=True):
+            for name, colour in zip(family, COLOURS, strict=False):
+                means, spreads = found[regime, name].T
+                axis.plot(sigmas, means, color=colour, linewidth=1.2, label=name)
+                ends = means - spreads, means + spreads
+                axis.fill_between(sigmas, *ends, color=colour, alpha=0.12, linewidth=0)
+            for name, (base, _) in OURS.items():
+                if base in colours:
+                    means = found[regime, name][:, 0]
+                    axis.plot(sigmas, means, "--", color=colours[base], linewidth=1.2, label=name)
             axis.grid(alpha=0.3)
-            if line == 0:
-                axis.set_title(regime)
-            else:
-                axis.set_xlabel("sigma")
-        kind = ("non-positive", "positive")[line]
-        axes[line, 0].set_ylabel(f"log variance, {kind} maps")
-        axes[line, -1].legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+        line[0].set_ylabel(f"log variance, {kind} maps")
+        line[-1].legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+    for axis, regime in zip(axes[0], regimes, strict=True):
+        axis.set_title(regime)
+    figure.supxlabel("sigma")
     return figure
 
 
 def main():
-    """Run what the command line asks for."""
-    options = parser(__doc__)
-    text = f"rows of a sample whose pairs are averaged ({SHOWN_ROWS})"
-    options.add_argument("--pairs-of", type=positive, help=text)
-    arguments = options.parse_args()
-    quick = arguments.quick
-    n_shown = arguments.pairs_of or (32 if quick else SHOWN_ROWS)
-    n_samples = 1 if quick else N_SAMPLES
-    sigmas = (0.3, 1.0) if quick else SIGMAS
-    stem = "log_variance_quick" if quick else "log_variance"
+    """Measure; write tables and plot."""
+    options = parser(__doc__).parse_args()
+    n_shown, n_samples = (32, 1) if options.quick else (SHOWN_ROWS, N_SAMPLES)
+    sigmas = (0.3, 1.0) if options.quick else SIGMAS
     regimes = regimes_at_hand()
     found = measure(regimes, sigmas, n_shown, n_samples)
-    figure = plot(found, regimes, sigmas)
-    save_figure(figure, arguments.results, stem, docs=arguments.docs and not quick, dpi=80)
-    text = report(found, regimes, sigmas, n_shown, n_samples, quick)
-    save_report(text, arguments.results, stem)
+    text = report(found, regimes, sigmas, n_shown, n_samples)
+    publish(options, "log_variance", text, figure=plot(found, regimes, sigmas))
 
 
 if __name__ == "__main__":

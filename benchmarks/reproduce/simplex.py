@@ -5,7 +5,7 @@
 
 Reid et al., Simplex random features (2023). Every draw has its own seed: draw i of a measurement
 takes seed i, so couplings are compared on the same seeds. The classification sets are read by
-`skrf.datasets.load_uci` from the folder SKRF_UCI_DIR; without it those parts are left out.
+`skrf.datasets.load_uci` from the folder SKRF_UCI_DIR; "--parts conformity,ratios,gram" needs none.
 
 The classification follows the code that the paper names (github.com/isaac-reid/
 simplex_random_features), which says what the text leaves open: rows permuted with NumPy's seed 42
@@ -14,8 +14,6 @@ standardised by the training rows, and the sigma of every set. What our copy of 
 conversion (dimension of figure 4, sizes of figure 7, all numbers of table 3) is chosen here.
 """
 
-import os
-import time
 from functools import lru_cache
 
 import matplotlib.pyplot as plt
@@ -26,8 +24,8 @@ from _common import (
     markdown,
     names,
     parser,
-    save_figure,
-    save_report,
+    publish,
+    set_ticks,
     summarize,
     verdict,
 )
@@ -55,15 +53,13 @@ RATIO_V = (0.25, 0.5, 1.0)  # sample variances beyond mislead
 GRAM_SIZE, GRAM_SIGMA = 64, 0.1
 GRAM_PROJECTIONS = (16, 32, 64, 128, 256, 512)
 MULTIPLES = (1, 2, 4, 10)  # numbers of features over d in figure 8
-SPEED_SIZES = (64, 256, 1024, 2048)
-SPEED_DRAWS = 5
 VARIANTS = [("iid", "dense")] + [
     (coupling, projection)
     for coupling in ("orthogonal", "simplex")
     for projection in ("dense", "hadamard")
 ]
 
-LARGE_SETS = ("nursery", "chess")
+LARGE_SETS, QUICK_SETS = ("nursery", "chess"), ("banknote", "wifi")
 # Sigmas of the authors' code; of table 2, a first column without a head, then accuracies and
 # standard errors of simplex and simplex+. Names of the sets are lost as well; the first column,
 # which is the mean |x + y|, restores them.
@@ -78,9 +74,6 @@ SETS = {
     "chess": (0.25754408, 2.3, (0.2000, 0.0001), (0.2000, 0.0001)),
 }
 SPLIT, OTHER_SPLITS = 42, tuple(range(100, 120))
-SIGMA_FACTORS = (0.6, 0.8, 1.25, 1.6)
-# Factors of sigma at which both published numbers of a set are met, found by trial.
-MATCHING_FACTORS = {"abalone": 0.9, "cmc": 0.97}
 
 
 # ---------------------------------------------------------------- figure 4: conformity
@@ -252,18 +245,14 @@ Of {len(scores)} mean squares, the largest deviation from a closed form is
 
 
 @lru_cache(maxsize=4)
-def prepared(name, split, padded=False, dropped=1):
-    """Return training rows, one-hot labels, test rows and codes of test labels.
-
-    `dropped` rows are left out at the end of the file: one in the authors' code, for a blank line
-    that not every file has.
-    """
+def prepared(name, split, padded=False):
+    """Return training rows, one-hot labels, test rows and codes of test labels."""
     data = load_uci(name)
     encode = make_column_transformer(
         (OneHotEncoder(sparse_output=False), list(data.categorical_features)),
         remainder="passthrough",
     )
-    n = len(data.target) - dropped
+    n = len(data.target) - 1  # the authors' code drops a row, for a blank line of some files
     rows = np.asarray(encode.fit_transform(data.data[:n]), dtype=float)
     classes, codes = np.unique(data.target[:n], return_inverse=True)
     order = np.random.default_rng(split).permutation(n)
@@ -275,10 +264,10 @@ def prepared(name, split, padded=False, dropped=1):
     return rows[training], np.eye(len(classes))[codes[training]], rows[test], codes[test]
 
 
-def accuracies(name, coupling, n_projections, seeds, *, rows, factor=1.0, projection="dense"):
-    """Return the test accuracy of every draw; `rows` as from `prepared`, a factor of sigma."""
+def accuracies(name, coupling, n_projections, seeds, *, rows, projection="dense"):
+    """Return the test accuracy of every draw; `rows` as from `prepared`."""
     training, one_hot, test, codes = rows
-    features = positive_map(n_projections, coupling, factor * SETS[name][0], projection)
+    features = positive_map(n_projections, coupling, SETS[name][0], projection)
     features.fit(training)
     correct = []
     for seed in seeds:
@@ -315,15 +304,12 @@ def n_draws_of(name, multiple, quick):
 
 
 def classification(quick):
-    """Return table 2 beside the published one, what its numbers depend on, and figure 8."""
-    sets = ("banknote", "wifi") if quick else tuple(SETS)
-    multiples = MULTIPLES[:2] if quick else MULTIPLES
+    """Return table 2 beside the published one and other splits, figure 8, and its data."""
+    sets, multiples = (QUICK_SETS, MULTIPLES[:2]) if quick else (tuple(SETS), MULTIPLES)
     splits = OTHER_SPLITS[: 3 if quick else None]
     results, exact = {}, {name: exact_accuracy(name) for name in sets}
-    head = ("set", "mean v", "published", "coupling", "ours", "published", "verdict", "other sigma")
-    table = [head]
-    cases = [("simplex, m = d", "published", "other splits", "published there", "all rows")]
-    cases[0] += tuple(f"{factor} sigma" for factor in SIGMA_FACTORS)
+    table = [("set", "mean v", "published", "coupling", "ours", "published", "verdict")]
+    cases = [("simplex, m = d", "published", "other splits", "published there")]
     for name in sets:
         rows, (_, v, *published) = prepared(name, SPLIT), SETS[name]
         d = rows[0].shape[1]
@@ -333,45 +319,29 @@ def classification(quick):
                 values = accuracies(name, coupling, multiple * d, seeds, rows=rows)
                 results[name, coupling, multiple] = summarize(values)
         for coupling, theirs in zip(METHODS[2:], published, strict=True):
-            own, other = results[name, coupling, 1], ""
-            if name in MATCHING_FACTORS:
-                factor, seeds = MATCHING_FACTORS[name], range(n_draws_of(name, 1, quick))
-                matched = accuracies(name, coupling, d, seeds, rows=rows, factor=factor)
-                other = f"{factor} sigma: {describe(*summarize(matched), digits=4)}"
+            own = results[name, coupling, 1]
             numbers = f"{mean_sum(name):.1f}", f"{v:.1f}"
             texts = describe(*own, digits=4), describe(*theirs, digits=4)
-            table.append((name, *numbers, coupling, *texts, verdict(own, theirs, digits=4), other))
-        n = 20 if quick else 50 if name in LARGE_SETS else 200
-        means = []
+            table.append((name, *numbers, coupling, *texts, verdict(own, theirs, digits=4)))
+        n, means = 20 if quick else 50 if name in LARGE_SETS else 200, []
         for i, split in enumerate(splits):  # draws of their own
             seeds = range(10_000 * (i + 1), 10_000 * (i + 1) + n)
             values = accuracies(name, "simplex", d, seeds, rows=prepared(name, split))
             means.append(np.mean(values))
-        mean, spread = np.mean(means), np.std(means, ddof=1)
-        rows = prepared(name, SPLIT, dropped=0)
-        last = summarize(accuracies(name, "simplex", d, range(10 * n), rows=rows))
-        place = f"{(published[0][0] - mean) / spread:+.1f} sd"
-        texts = f"{published[0][0]:.4f}", f"{mean:.4f}, sd {spread:.4f}", place
-        others = [
-            accuracies(name, "simplex", d, range(n), rows=prepared(name, SPLIT), factor=factor)
-            for factor in SIGMA_FACTORS
-        ]
-        cells = (describe(*result, digits=4) for result in (last, *map(summarize, others)))
-        cases.append((name, *texts, *cells))
+        stated, mean, spread = published[0][0], np.mean(means), np.std(means, ddof=1)
+        place = f"{(stated - mean) / spread:+.1f} sd"
+        cases.append((name, f"{stated:.4f}", f"{mean:.4f}, sd {spread:.4f}", place))
     averages = [("average over the sets", *(f"m = {k} d" for k in multiples))]
     for coupling in METHODS:
-        values = np.array([[results[name, coupling, k] for name in sets] for k in multiples])
-        errors = np.sqrt(np.sum(values[:, :, 1] ** 2, axis=1)) / len(sets)
-        means = values[:, :, 0].mean(axis=1)
-        cells = zip(means, errors, strict=True)
-        averages.append((coupling, *(describe(*cell, digits=4) for cell in cells)))
+        values = (average(results, sets, coupling, k) for k in multiples)
+        averages.append((coupling, *(describe(*value, digits=4) for value in values)))
     text = f"""\
 ## Classification with m = d features (table 2), the split of the authors' code
 
 {markdown(table)}
 
-What a number depends on: {len(splits)} other random splits (mean, standard deviation, and where the
-published number lies among them), and the same seed with the last row kept.
+What another split changes: the mean and the standard deviation over {len(splits)} random splits,
+and where the published number lies among them.
 
 {markdown(cases)}
 
@@ -384,37 +354,21 @@ Stated: simplex features consistently perform best.
     return text, (results, exact, sets, multiples)
 
 
+def average(results, sets, coupling, multiple):
+    """Return the mean accuracy over sets, which are independent, and its standard error."""
+    means, errors = np.transpose([results[name, coupling, multiple] for name in sets])
+    return means.mean(), np.sqrt(np.sum(errors**2)) / len(sets)
+
+
 # ---------------------------------------------------------------- table 3: fast projections
 
 
-def speed(size, coupling, projection, n_rows=256):
-    """Return least seconds to draw and to map 256 rows, and relative errors of the Gram matrix.
-
-    The least, since other work on the machine only adds.
-    """
-    rows = np.random.default_rng(0).normal(size=(n_rows, size)) / np.sqrt(size)
-    features = positive_map(size, coupling, 0.5, projection).fit(rows)
-    exact = features.exact_kernel(rows)
-    drawing, mapping, errors = [], [], []
-    for seed in range(SPEED_DRAWS):
-        started = time.perf_counter()
-        features.redraw(seed)
-        drawing.append(time.perf_counter() - started)
-        for _ in range(4):
-            started = time.perf_counter()
-            values = features.transform(rows)
-            mapping.append(time.perf_counter() - started)
-        errors.append(float(np.linalg.norm(values @ values.T - exact) / np.linalg.norm(exact)))
-    return min(drawing), min(mapping), errors
-
-
 def fast(quick):
-    """Return table 3, times, and their curves."""
-    sets = ("banknote", "wifi") if quick else tuple(SETS)
+    """Return table 3."""
     draws = 20 if quick else 200
-    accuracy = [("set", "m = d'", *(f"{c} {p}" for c, p in VARIANTS), "largest z")]
-    for name in sets if has_sets() else ():
-        rows = prepared(name, SPLIT, True)
+    table = [("set", "m = d'", *(f"{c} {p}" for c, p in VARIANTS), "largest z")]
+    for name in QUICK_SETS if quick else SETS:
+        rows = prepared(name, SPLIT, padded=True)
         width, seeds = rows[0].shape[1], range(draws // 5 if name in LARGE_SETS else draws)
         values = {
             (c, p): summarize(accuracies(name, c, width, seeds, rows=rows, projection=p))
@@ -425,15 +379,7 @@ def fast(quick):
             (dense, error), (other, its_error) = values[c, "dense"], values[c, "hadamard"]
             scores.append(abs(dense - other) / np.hypot(error, its_error))
         cells = (describe(*value, digits=4) for value in values.values())
-        accuracy.append((name, str(width), *cells, f"{max(scores):.1f}"))
-    times, curves = [("d = m", "coupling", "draw", "map", "error, dense", "fast")], {}
-    for size in SPEED_SIZES[: 2 if quick else None]:
-        for coupling in ("orthogonal", "simplex"):
-            dense, other = (speed(size, coupling, p) for p in ("dense", "hadamard"))
-            curves[coupling, size] = dense, other
-            factors = f"{dense[0] / other[0]:.1f}", f"{dense[1] / other[1]:.2f}"
-            errors = (describe(*summarize(side[2]), digits=4) for side in (dense, other))
-            times.append((str(size), coupling, *factors, *errors))
+        table.append((name, str(width), *cells, f"{max(scores):.1f}"))
     text = f"""\
 ## Fast against regular projections (table 3)
 
@@ -441,13 +387,9 @@ Inputs are padded with zeros to d' columns, a power of two and at least 16, and 
 column is the larger difference, regular less fast, in standard errors. {draws} draws, a fifth for
 nursery and chess.
 
-{markdown(accuracy)}
-
-Times of 256 rows, dense over fast, and the relative error of the Gram matrix.
-
-{markdown(times, left=2)}
+{markdown(table)}
 """
-    return text, curves
+    return text, None
 
 
 # ---------------------------------------------------------------- plots
@@ -481,12 +423,12 @@ def plot_errors(conformity, ratios, gram):
         if len(expected):
             axes[2].plot(GRAM_PROJECTIONS, expected, color=COLOUR[name], linewidth=1)
     axes[2].set(xscale="log", yscale="log", xlabel="number of projections m")
-    axes[2].set_xticks(GRAM_PROJECTIONS, GRAM_PROJECTIONS)
+    set_ticks(axes[2], GRAM_PROJECTIONS)
     axes[2].set_yticks((0.05, 0.1, 0.2, 0.4), (0.05, 0.1, 0.2, 0.4))
     axes[2].minorticks_off()
     axes[2].set_title("r.m.s. error of the Gram matrix, d = 64")
     axes[2].legend(title="line: closed form")
-    for axis in axes:
+    for axis in axes[:2]:
         axis.grid(alpha=0.3)
     return figure
 
@@ -500,19 +442,15 @@ def plot_classification(results, exact, sets, multiples):
     for axis, name in zip(axes.flat, [*sets, "average"], strict=False):
         members = sets if name == "average" else (name,)
         for coupling in METHODS:
-            values = np.array([[results[s, coupling, k] for k in multiples] for s in members])
-            errors = np.sqrt(np.sum(values[:, :, 1] ** 2, axis=0)) / len(members)
+            values = [average(results, members, coupling, k) for k in multiples]
             style = {"color": COLOUR[coupling], "marker": MARKER[coupling], "label": coupling}
-            means = values[:, :, 0].mean(axis=0)
-            axis.errorbar(multiples, means, errors, markersize=4, linewidth=1, **style)
+            axis.errorbar(multiples, *np.transpose(values), markersize=4, linewidth=1, **style)
         level = np.mean([exact[s] for s in members])
         axis.axhline(level, color="black", linestyle=":", label="exact kernel")
         if name in SETS:
             axis.plot(1, SETS[name][2][0], "k*", label="simplex, published (table 2)")
         axis.set(title=name, xscale="log")
-        axis.set_xticks(multiples, multiples)
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
+        set_ticks(axis, multiples)
     for axis in list(axes.flat)[n:]:
         axis.set_visible(False)
     figure.supxlabel("number of features over d")
@@ -520,32 +458,6 @@ def plot_classification(results, exact, sets, multiples):
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3)
     return figure
-
-
-def plot_fast(curves):
-    """Return the times and errors of fast projections."""
-    sizes = sorted({size for _, size in curves})
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
-    titles = ("seconds to draw", "seconds to map 256 rows", "relative error of the Gram matrix")
-    for part, (axis, title) in enumerate(zip(axes, titles, strict=True)):
-        for coupling in ("orthogonal", "simplex"):
-            for side, projection in enumerate(("dense", "hadamard")):
-                values = [np.mean(curves[coupling, size][side][part]) for size in sizes]
-                style = {"color": COLOUR[coupling], "marker": MARKER[coupling], "markersize": 4}
-                label = f"{coupling}, {projection}"
-                axis.plot(sizes, values, linestyle=("-", "--")[side], label=label, **style)
-        axis.set(title=title, xlabel="d = m", xscale="log", yscale="log")
-        axis.set_xticks(sizes, sizes)
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
-    return figure
-
-
-def has_sets():
-    """Return whether the UCI sets can be read."""
-    return bool(os.environ.get("SKRF_UCI_DIR"))
 
 
 PARTS = {
@@ -558,28 +470,18 @@ PARTS = {
 
 
 def main():
-    """Run what the command line asks for."""
-    options = parser(__doc__)
-    options.add_argument("--parts", type=names(PARTS), default=PARTS, help=", ".join(PARTS))
-    arguments = options.parse_args()
-    stem = "simplex_quick" if arguments.quick else "simplex"
-    texts, data = [], {}
-    for part in arguments.parts:
-        if part == "classification" and not has_sets():
-            texts.append("## Classification\n\nLeft out: SKRF_UCI_DIR is not set.\n")
-            continue
-        text, data[part] = PARTS[part](arguments.quick)
-        texts.append(text)
-    keep = {"docs": arguments.docs and not arguments.quick}
+    """Run the parts that the command line asks for."""
+    made = parser(__doc__)
+    made.add_argument("--parts", type=names(PARTS), default=tuple(PARTS), help=", ".join(PARTS))
+    options = made.parse_args()
+    parts = {part: PARTS[part](options.quick) for part in options.parts}
+    data, figures = {part: values for part, (_, values) in parts.items()}, {}
     if {"conformity", "ratios", "gram"} <= set(data):
-        figure = plot_errors(data["conformity"], data["ratios"], data["gram"])
-        save_figure(figure, arguments.results, f"{stem}_errors", **keep)
+        figures["errors"] = plot_errors(data["conformity"], data["ratios"], data["gram"])
     if "classification" in data:
-        figure = plot_classification(*data["classification"])
-        save_figure(figure, arguments.results, f"{stem}_classification", **keep)
-    if "fast" in data:
-        save_figure(plot_fast(data["fast"]), arguments.results, f"{stem}_fast", **keep)
-    save_report("# Simplex random features\n\n" + "\n".join(texts), arguments.results, stem)
+        figures["classification"] = plot_classification(*data["classification"])
+    text = "# Simplex random features\n\n" + "\n".join(text for text, _ in parts.values())
+    publish(options, "simplex", text, **figures)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import warnings
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from _common import COLOURS, markdown, names, parser, save_figure, save_report
+from _common import COLOURS, markdown, names, parser, publish, set_ticks
 from torch import nn
 
 from skrf import OptimalPositiveRF, PositiveRF
@@ -126,23 +126,21 @@ def measure_errors(quick):
 
 
 def plot_time(found):
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), dpi=80, layout="constrained")
     shown = [key for key in found if key[1] == N_LAYERS]
     for axis, (size, depth) in zip(axes, shown, strict=False):
         for (method, values), colour in zip(found[size, depth].items(), COLOURS, strict=False):
             axis.loglog(values.keys(), values.values(), "o-", ms=3, color=colour, label=method)
         axis.set(title=f"{size} model, {depth} layers", xlabel="length")
-        axis.set_xticks(list(values), map(str, values), fontsize=8)
+        set_ticks(axis, list(values))
+        axis.tick_params(axis="x", labelsize=8)
     depths = sorted(depth for size, depth in found if size == "small")
     length = max(found["small", depths[0]]["exact"])
     for method, colour in zip(METHODS, COLOURS, strict=False):
         values = [found["small", depth][method][length] for depth in depths]
         axes[2].loglog(depths, values, "o-", ms=3, color=colour)
     axes[2].set(title=f"small model, length {length}", xlabel="layers")
-    axes[2].set_xticks(depths, map(str, depths), fontsize=8)
-    for axis in axes:
-        axis.set_xticks([], minor=True)
-        axis.grid(alpha=0.3)
+    set_ticks(axes[2], depths)
     axes[0].set_ylabel("seconds, forward and backward")
     axes[0].legend(fontsize=8)
     return figure
@@ -161,7 +159,8 @@ def report_time(found):
 
 
 def plot_errors(found):
-    figure, axes = plt.subplots(1, len(found), figsize=(10, 3.2), sharey=True, layout="constrained")
+    options = {"sharey": True, "dpi": 80, "layout": "constrained"}
+    figure, axes = plt.subplots(1, len(found), figsize=(10, 3.2), **options)
     for axis, (scale, rows) in zip(axes, found.items(), strict=True):
         for (name, errors), colour in zip(rows.items(), COLOURS, strict=False):
             axis.semilogy(range(1, len(errors) + 1), errors, "o-", ms=3, color=colour, label=name)
@@ -197,11 +196,8 @@ def main():
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # the errors show it
     for part in options.only:
         measure, plot, report = PARTS[part]
-        found, stem = measure(options.quick), f"transformer_{part}"
-        stem += "_quick" if options.quick else ""
-        docs = options.docs and not options.quick
-        save_figure(plot(found), options.results, stem, docs=docs, dpi=80)
-        save_report(report(found), options.results, stem)
+        found = measure(options.quick)
+        publish(options, f"transformer_{part}", report(found), figure=plot(found))
 
 
 if __name__ == "__main__":

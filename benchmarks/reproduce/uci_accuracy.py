@@ -12,8 +12,6 @@ that RelevanceScaler, fitted on the training rows, has multiplied.
 A seed sets the split and the draw of the features, so that standard errors hold the luck of both.
 The paper (Likhosherstov et al., 2022, appendix 9.10.2) keeps one split and averages over 50 draws
 on it before it chooses sigma: its standard errors hold the draws alone.
-
-The table and the plot show what the command line asked for.
 """
 
 import math
@@ -25,15 +23,7 @@ import _common
 import _uci_published
 import matplotlib.pyplot as plt
 import numpy as np
-from _common import (
-    describe,
-    markdown,
-    names,
-    positive,
-    save_figure,
-    save_report,
-    summarize,
-)
+from _common import describe, markdown, names, publish, summarize
 from _uci_published import PUBLISHED, PUBLISHED_SEEDS, SETS
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
@@ -66,7 +56,6 @@ EXACT_ROWS = 256  # queries at a time, so that no matrix has all pairs of rows
 EXACT = "exact kernel"
 
 QUICK_SETS = ("banknote", "yeast", "cmc")
-QUICK_SEEDS = 2
 
 METHODS = {
     "trigonometric": RFFSampler(N_COMPONENTS),
@@ -289,15 +278,8 @@ Differences of accuracies on the same splits, in points.
 def plot(accuracies, methods, sets, panels):
     """Draw a panel per set, or one of the averages, with a line per method."""
     width = 4.5 if panels == ["average"] else 2.5 + 1.7 * len(panels)
-    figure, axes = plt.subplots(
-        1,
-        len(panels),
-        figsize=(width, 1.6 + 0.28 * len(methods)),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    axes = axes[0]
+    figure = plt.figure(figsize=(width, 1.6 + 0.28 * len(methods)), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     lines = np.arange(len(methods))
     own = np.array([own_results(accuracies, method, sets) for method in methods])
     known = [i for i, method in enumerate(methods) if method in PUBLISHED]
@@ -327,40 +309,28 @@ def plot(accuracies, methods, sets, panels):
     return figure
 
 
-def parse_arguments():
-    parser = _common.parser(__doc__)
-    parser.add_argument("--seeds", type=positive, help="number of seeds (50)")
-    parser.add_argument("--methods", type=names(METHODS), help=f"of {', '.join(METHODS)}")
-    parser.add_argument("--sets", type=names(SETS), help=f"of {', '.join(SETS)}")
-    arguments = parser.parse_args()
-    arguments.seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else 50)
-    arguments.sets = arguments.sets or (QUICK_SETS if arguments.quick else SETS)
-    arguments.methods = arguments.methods or tuple(METHODS)
-    return arguments
-
-
 def main():
     """Run what the command line asks for."""
-    arguments = parse_arguments()
-    methods, sets, n_seeds = arguments.methods, arguments.sets, arguments.seeds
-    found = measure_all(methods, sets, n_seeds)
+    parser = _common.parser(__doc__)
+    parser.add_argument("--seeds", type=int, default=50, help="number of seeds (quick: 2)")
+    parser.add_argument("--methods", type=names(METHODS), default=tuple(METHODS))
+    options = parser.parse_args()
+    sets, n_seeds = (QUICK_SETS, 2) if options.quick else (SETS, options.seeds)
+    found = measure_all(options.methods, sets, n_seeds)
     accuracies = {key: at_chosen_sigma(record) for key, record in found.items()}
-    # A quick run does not write over the results of a full one.
-    stem = "uci_accuracy_quick" if arguments.quick else "uci_accuracy"
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    text = table(accuracies, methods, sets, n_seeds)
-    if not arguments.quick and n_seeds > 2:
+    text = table(accuracies, options.methods, sets, n_seeds)
+    if n_seeds > 2:
         shares = {
             name: np.array([share_of_largest(name, seed) for seed in range(n_seeds)])
             for name in sets
         }
         n_tests = {name: len(parts_of(name, 0)[2]) for name in sets}
         is_constant = {name: oscillates(name, n_seeds) for name in sets}
+        methods = options.methods
         text += _uci_published.report(found, at_chosen_sigma, shares, n_tests, is_constant, methods)
-    for name, panels in ((stem, ["average"]), (f"{stem}_sets", [*sets])):
-        figure = plot(accuracies, methods, sets, panels)
-        save_figure(figure, arguments.results, name, docs=arguments.docs)
-    save_report(text, arguments.results, stem)
+    average = plot(accuracies, options.methods, sets, ["average"])
+    by_set = plot(accuracies, options.methods, sets, sets)
+    publish(options, "uci_accuracy", text, figure=average, sets=by_set)
 
 
 if __name__ == "__main__":

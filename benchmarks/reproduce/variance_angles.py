@@ -16,7 +16,7 @@ Nothing is drawn. Takes seconds.
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _common import COLOURS, markdown, parser, save_figure, save_report
+from _common import COLOURS, markdown, parser, publish
 
 from skrf import HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
 
@@ -64,7 +64,7 @@ def utility(width):
 
 
 def plot(by_length, utilities):
-    figure, axes = plt.subplots(1, 4, figsize=(13, 3.4), layout="constrained")
+    figure, axes = plt.subplots(1, 4, figsize=(13, 3.4), dpi=80, layout="constrained")
     for axis, (length, curves) in zip(axes[:3], by_length.items(), strict=True):
         for (name, logs), colour in zip(curves.items(), COLOURS, strict=False):
             style = "--" if name == "optimal positive" else "-"
@@ -112,9 +112,8 @@ def main():
         length: {name: log_variances(name, length) for name in FEATURE_MAPS} for length in LENGTHS
     }
     utilities = {width: utility(width) for width in WIDTHS}
-    figure = plot(by_length, utilities)
-    save_figure(figure, options.results, "variance_angles", docs=options.docs, dpi=80)
-    save_report(report(by_length, utilities), options.results, "variance_angles")
+    text = report(by_length, utilities)
+    publish(options, "variance_angles", text, figure=plot(by_length, utilities))
 
 
 if __name__ == "__main__":

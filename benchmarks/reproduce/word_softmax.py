@@ -21,7 +21,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _common import COLOURS, markdown, parser, save_figure, save_report
+from _common import COLOURS, markdown, parser, publish, set_ticks
 
 from skrf import AdaptiveRF, HybridRF, OptimalPositiveRF, PositiveRF, RFFSampler
 
@@ -98,7 +98,7 @@ def shrunk(parts, next_words, frequencies, length):
 
 
 def plot(found):
-    figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, 4, figsize=(13, 3.2), dpi=80, layout="constrained")
     labels = "share of negative estimates", "total variation of the rows"
     for place, (length, (rows, references)) in enumerate(found.items()):
         for number, label in enumerate(labels):
@@ -111,10 +111,8 @@ def plot(found):
                 trivial = references["frequencies"][1]
                 axis.axhline(trivial, color="k", linestyle=":", label="frequencies of words")
             axis.set(xscale="log", xlabel="projections", ylabel=label, title=f"length {length:g}")
-            axis.set_xticks(SIZES, map(str, SIZES))
-            axis.set_xticks([], minor=True)
             axis.set_ylim(0, None if number else 0.6)
-            axis.grid(alpha=0.3)
+            set_ticks(axis, SIZES)
     axes[-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
     return figure
 
@@ -146,10 +144,7 @@ def main():
             for m in SIZES:
                 results = [measured(make, m, seed, data) for seed in range(seeds)]
                 found[length][0][name][m] = np.mean(results, axis=0)
-    stem = "word_softmax" + ("_quick" if options.quick else "")
-    docs = options.docs and not options.quick
-    save_figure(plot(found), options.results, stem, docs=docs, dpi=80)
-    save_report(report(found, len(learned_parts[1])), options.results, stem)
+    publish(options, "word_softmax", report(found, len(learned_parts[1])), figure=plot(found))
 
 
 if __name__ == "__main__":
