@@ -1,19 +1,19 @@
 """Measure a step of the hidden Markov filter against a dense one as the number of states grows.
 
-    python benchmarks/hmm.py [--targets | --few | --loops | --starts] [--rounds R] [--threads T]
+    python benchmarks/hmm.py [--few | --loops | --starts]
 
 Compares `KernelHMM.filter_step` (256 features) with a step that holds the matrix of states by
 states and is written in plain NumPy with the same look-up of emissions, for one sequence and for
 eight at once. The dense matrix is the product of the two factors of the other model, so that both
-posteriors must agree. A round takes some steps of each in shuffled order; printed are the fastest
-steps of all rounds and the median ratio over rounds. Writes docs/benchmarks/hmm_filter.png.
+posteriors must agree. A round takes some steps of each in shuffled order, on at most two threads;
+printed are the fastest steps of all rounds and the median ratio over rounds. Writes
+docs/benchmarks/hmm_filter.png.
 
 With --few it measures three to 64 states on one long series instead, beside hmmlearn in both of its
 modes, by CPU time: the first call, the best of later ones, and how both compare. With --starts it
 fits seven problems from ten seeds each, and prints the log likelihoods per sample where they end
-beside the best of 16 fits by hmmlearn. With --loops it
-prints the CPU time of products of matrices over that of compiled loops, from which
-`skrf.graphical._few.loops_pay` was made.
+beside the best of 16 fits by hmmlearn. With --loops it prints the CPU time of products of matrices
+over that of compiled loops, from which `skrf.graphical._few.loops_pay` was made.
 """
 
 import argparse
@@ -26,13 +26,14 @@ from statistics import median
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from skrf import OptimalPositiveRF
+from skrf import AdaptiveRF, OptimalPositiveRF
 from skrf.graphical import KernelHMM
 
 PICTURE = Path(__file__).parents[1] / "docs" / "benchmarks" / "hmm_filter.png"
 SEED = 0
 N_COMPONENTS, N_SYMBOLS, WIDTH, SCALE = 256, 64, 8, 0.5
 SIZES = tuple(64 << i for i in range(9))  # to 16,384 states
+N_ROUNDS = 9
 BATCHES = (1, 8)
 MANY = 10**6  # symbols of the longest series of few states
 PROBLEMS = (
@@ -83,11 +84,11 @@ def seconds_of_steps(step, symbols, state, most=1.0):
     return times
 
 
-def filters(sizes, n_rounds):
+def filters():
     """Return {(states, sequences): milliseconds of a step with features and with the matrix}."""
     found, shuffle = {}, random.Random(SEED).shuffle
     print("states sequences  features, ms  dense, ms  dense / features: fastest, median")
-    for n_states in sizes:
+    for n_states in SIZES:
         rng = np.random.default_rng(SEED)
         roles = {"states": n_states, "targets": n_states, "emitters": n_states}
         embeddings = {
@@ -104,7 +105,7 @@ def filters(sizes, n_rounds):
                 states = [step(now, state) for step, state in zip(steps, states, strict=True)]
             np.testing.assert_allclose(states[0].posterior, states[1][0], rtol=1e-9, atol=1e-12)
             times = [], []
-            for _ in range(n_rounds):
+            for _ in range(N_ROUNDS):
                 order = [0, 1]
                 shuffle(order)
                 for i in order:
@@ -262,22 +263,9 @@ def few():
             + " | ".join(f"{cell:.2f}" for cell in cells),
             flush=True,
         )
-    from sklearn.base import clone
-
     model, _, X = few_pairs(4, 3000)
-    own = best_of(partial(quietly(clone(model).set_params(random_state=0).fit), X), 1)
+    own = best_of(partial(quietly(model.set_params(random_state=0).fit), X), 1)
     gate("default fit of 3,000 symbols, 4 states", own, 3000.0, 1.0)
-    for n, length in ((5000, 1), (2000, 10)):
-        model, _, X = few_pairs(4, n * length)
-        lengths = [length] * n
-        for name in ("score", "predict_proba"):
-            own = best_of(partial(getattr(model, name), X, lengths), 3)
-            print(f"| {n} x {length}: {name} | {own[0]:.2f} | {own[1]:.2f} |", flush=True)
-        short = clone(model).set_params(max_iter=5, n_init=1)
-        own = best_of(partial(quietly(short.fit), X, lengths), 3)
-        print(f"| {n} x {length}: five iterations | {own[0]:.2f} | {own[1]:.2f} |", flush=True)
-    from skrf import AdaptiveRF
-
     large = KernelHMM.from_random(4096, 30, feature_map=AdaptiveRF(128), random_state=0)
     X = np.random.default_rng(0).integers(30, size=5000)
     own = best_of(partial(large.score, X), 1)
@@ -373,15 +361,13 @@ def hmmlearn_fit(X, lengths, given, seed):
     return model.fit(X, lengths).score(X, lengths)
 
 
-def starts(only, n_seeds=10):
+def starts(n_seeds=10):
     """Print where fits of several seeds end, beside the best of 16 by hmmlearn."""
     print(
         "| problem | least | median | gate | of 10 | CPU s | hmmlearn, best of 16 | CPU s | truth |"
     )
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for name in PROBLEMS:
-        if only and only not in name:
-            continue
         X, lengths, given, truth = problem(name)
         began = time.process_time()
         theirs = [quietly(hmmlearn_fit)(X, lengths, given, seed) for seed in range(16)]
@@ -408,7 +394,7 @@ def starts(only, n_seeds=10):
 
 def loops():
     """Print the times of products over those of loops, for each task, and which of them serves."""
-    from skrf import AdaptiveRF, _kernels
+    from skrf import _kernels
     from skrf.graphical import _learning, _recursions
 
     pays = _recursions.loops_pay
@@ -442,30 +428,22 @@ def loops():
 
 
 def main():
-    """Run all cases and print what was seen."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--targets", action="store_true", help="only 16,384 states, no picture")
-    parser.add_argument("--few", action="store_true", help="few states, beside hmmlearn")
-    parser.add_argument(
-        "--starts", nargs="?", const="", metavar="PROBLEM", help="where fits end, beside hmmlearn"
-    )
-    parser.add_argument("--loops", action="store_true", help="loops against products")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=2)
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--few", action="store_true", help="few states, beside hmmlearn")
+    chosen.add_argument("--starts", action="store_true", help="where fits end, beside hmmlearn")
+    chosen.add_argument("--loops", action="store_true", help="loops against products")
     options = parser.parse_args()
     if options.loops:
         loops()
     elif options.few:
         few()
-    elif options.starts is not None:
-        starts(options.starts)
+    elif options.starts:
+        starts()
     else:
-        with threadpool_limits(options.threads):
-            found = filters(SIZES[-1:] if options.targets else SIZES, options.rounds)
-        if not options.targets:
-            plot(found)
+        with threadpool_limits(2):
+            plot(filters())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measure the speed and memory of transforms, kernel regression, searches and the start.
 
     make bench                                  everything, about five minutes
-    python benchmarks/speed.py --only transform,attention --rounds 25   some parts
+    python benchmarks/speed.py --only transform attention --rounds 25   some parts
 
 Every figure is a ratio taken inside one run: methods alternate in shuffled order, and both the
 median over rounds of the ratio and the ratio of the fastest repetitions are printed. The verdict is
@@ -9,7 +9,7 @@ that of the fastest: on a shared or virtual machine the scheduler at times puts 
 core, which doubles the time of either side at random. As many threads are used as the environment
 allows, and the number is printed. Memory is that of a fresh process, from the operating system.
 
-Prints a table; writes benchmarks/results/speed.json, speed.csv and speed.png. The Walsh-Hadamard
+Prints a table; writes benchmarks/results/speed.csv and speed.png. The Walsh-Hadamard
 transform is compared with the package fht-cpu of the group `bench`, where it is installed.
 """
 
@@ -24,13 +24,32 @@ import tempfile
 import time
 import warnings
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+import scipy.sparse
 from _memory import peak_memory
+from scipy.spatial.distance import cdist
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import SGDClassifier
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from skrf import (
+    ApproxKernelAttention,
+    ClusterNystroem,
+    KernelRegressionClassifier,
+    OptimalPositiveRF,
+    RFFSampler,
+)
+from skrf._threads import run_all
+from skrf.attention import ToeplitzMask, exact_attention
+from skrf.exceptions import FeatureCollapseWarning
+from skrf.projections import PROJECTIONS
 
 RESULTS = Path(__file__).parent / "results"
-TARGETS, NOTES = [], []
+TARGETS = []
 
 
 PAUSE = 0.1  # threads of BLAS spin on for some 25 ms after a call: every call begins at rest
@@ -70,12 +89,6 @@ def judge(what, slow, fast, bound, *, at_most=False, unit=""):
     print(" | ".join(cells(target)), flush=True)
 
 
-def note(text):
-    """Tell and keep something beside the ratios."""
-    NOTES.append(text)
-    print(text, flush=True)
-
-
 def cells(target):
     """Return a target as the cells of a table."""
     sign = "at most" if target["at_most"] else "at least"
@@ -91,12 +104,6 @@ def cells(target):
 
 def measure_transform(rounds):
     """RFFSampler against RBFSampler, OptimalPositiveRF against the floor."""
-    import numpy as np
-    from sklearn.kernel_approximation import RBFSampler
-
-    from skrf import OptimalPositiveRF, RFFSampler
-    from skrf._threads import run_all
-
     halves = [slice(0, 10_000), slice(10_000, 20_000)]
     for dtype, times_faster, over_floor in ((np.float64, 7, 1.25), (np.float32, 1.6, 1.3)):
         X = np.random.default_rng(0).normal(size=(20_000, 64)).astype(dtype) / 8
@@ -130,17 +137,12 @@ def measure_transform(rounds):
             np.sqrt(np.mean((Z @ Z.T - exact) ** 2))
             for Z in (peer.transform(X[:500]), ours.transform(X[:500]))
         ]
-        note(f"kernel error, {name}: RBFSampler {errors[0]:.4f}, ours {errors[1]:.4f}")
+        print(f"kernel error, {name}: RBFSampler {errors[0]:.4f}, ours {errors[1]:.4f}")
 
 
 def measure_wide(rounds):
     """Fits to wide sparse rows, which draw a block of orthogonal rows, and RBFSampler's."""
-    import scipy.sparse as sp
-    from sklearn.kernel_approximation import RBFSampler
-
-    from skrf import RFFSampler
-
-    X = sp.random(300, 200_000, density=0.001, format="csr", random_state=0)
+    X = scipy.sparse.random(300, 200_000, density=0.001, format="csr", random_state=0)
     peer, ours = RBFSampler(n_components=128, random_state=0), RFFSampler(256, random_state=0)
     methods = {"peer": lambda: peer.fit(X), "ours": lambda: ours.fit(X)}
     times = alternate(methods, max(rounds // 3, 3))
@@ -150,10 +152,6 @@ def measure_wide(rounds):
 
 def measure_hadamard(rounds):
     """Fast projections by public calls, against dense ones."""
-    import numpy as np
-
-    from skrf import OptimalPositiveRF
-
     few = max(rounds // 5, 3)
     X = np.random.default_rng(0).normal(size=(2000, 4096)).astype(np.float32) / 64
     fitted = {
@@ -180,11 +178,6 @@ def measure_hadamard(rounds):
 
 def measure_distances(rounds):
     """Landmarks of a Laplacian kernel against the L1 distances of SciPy."""
-    import numpy as np
-    from scipy.spatial.distance import cdist
-
-    from skrf import ClusterNystroem
-
     X = np.random.default_rng(0).normal(size=(8000, 100))
     landmarks = ClusterNystroem(1000, kernel="laplacian", centers="random", random_state=0).fit(X)
     methods = {"ours": lambda: landmarks.transform(X)}
@@ -196,10 +189,6 @@ def measure_distances(rounds):
 
 def measure_widths(rounds):
     """From which width on fast projections pay, by public calls with compiled code."""
-    import numpy as np
-
-    from skrf import OptimalPositiveRF
-
     for dtype in (np.float32, np.float64):
         found = []
         for d in (64, 128, 256, 300, 512, 784, 1024, 2048, 4096):
@@ -212,16 +201,11 @@ def measure_widths(rounds):
                 {n: lambda f=f, X=X: f.transform(X) for n, f in fitted.items()}, rounds
             )
             found.append(f"d = {d}: {min(times['dense']) / min(times['hadamard']):.2f}")
-        note(f"dense / hadamard, 2048 columns, {np.dtype(dtype).name}: {', '.join(found)}")
+        print(f"dense / hadamard, 2048 columns, {np.dtype(dtype).name}: {', '.join(found)}")
 
 
 def measure_bare(rounds):
     """Three transforms with signs between them against as many of fht-cpu, and a dense product."""
-    import numpy as np
-    from threadpoolctl import threadpool_limits
-
-    from skrf.projections import PROJECTIONS
-
     with threadpool_limits(1):
         for order in (256, 1024):
             X = np.random.default_rng(0).normal(size=(4096, order)).astype(np.float32)
@@ -252,11 +236,6 @@ def measure_bare(rounds):
 
 def measure_attention(rounds):
     """Attention against a floor: four products and two exponentials in blocks of 1,024 rows."""
-    import numpy as np
-
-    from skrf import ApproxKernelAttention, OptimalPositiveRF
-    from skrf._threads import run_all
-
     length, n_heads, width, n_features, size = 4096, 8, 64, 256, 1024
     blocks = [slice(start, start + size) for start in range(0, length, size)]
     for dtype, *bounds in ((np.float64, 1.4, 1.6), (np.float32, 1.6, 1.75)):
@@ -297,8 +276,6 @@ class Recurrence:
     """
 
     def __init__(self, xp, n_heads, width, n_features, is_shared=True):
-        import numpy as np
-
         self.xp = xp
         rng = np.random.default_rng(0)
         shape = (width, n_features) if is_shared else (n_heads, width, n_features)
@@ -338,18 +315,12 @@ def measure_step(rounds):
 
     The recurrence of fitted maps has a matrix for every head.
     """
-    from importlib import import_module
-
-    import numpy as np
-
-    from skrf import ApproxKernelAttention, OptimalPositiveRF
-
     width, n_steps = 64, 200
     for library, of_fitted in (("numpy", 3), ("torch", 5)):
         try:
             xp = import_module(f"array_api_compat.{library}")
         except ImportError:
-            note("torch is not installed: nothing of it is measured")
+            print("torch is not installed: nothing of it is measured")
             continue
         for n_heads in (4, 8):
             shape = 3, n_steps, n_heads, width
@@ -382,10 +353,8 @@ def measure_training(rounds):
     try:
         import torch
     except ImportError:
-        note("torch is not installed: no gradients are measured")
+        print("torch is not installed: no gradients are measured")
         return
-    from skrf import OptimalPositiveRF
-    from skrf.exceptions import FeatureCollapseWarning
     from skrf.torch import RandomFeatureAttention
 
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # of random inputs: time is measured
@@ -416,12 +385,7 @@ def measure_training(rounds):
 
 def measure_masks(rounds):
     """Masked attention against the floor of the transforms alone, and against dense masks."""
-    import numpy as np
     import scipy.fft
-
-    from skrf import ApproxKernelAttention, OptimalPositiveRF
-    from skrf._threads import run_all
-    from skrf.attention import ToeplitzMask, exact_attention
 
     def transforms(length, n_columns, batch=8):
         """Real transforms of all columns of the padded length and back, on all threads."""
@@ -471,7 +435,6 @@ def measure_masks(rounds):
 
 def measure_regression(rounds):
     """KernelRegressionClassifier on a million rows against SGD on random features, in children."""
-    import numpy as np
     from sklearn.datasets import make_classification
 
     X, y = make_classification(1_000_000, 20, n_informative=10, n_classes=5, random_state=0)
@@ -484,7 +447,7 @@ def measure_regression(rounds):
                 command = [sys.executable, __file__, "--case", name, folder]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 found[name].append(json.loads(done.stdout.splitlines()[-1]))
-                note(f"{name}: {found[name][-1]}")
+                print(f"{name}: {found[name][-1]}")
     ours, peer = (
         {key: [record[key] for record in found[name]] for key in found[name][0]} for name in found
     )
@@ -497,12 +460,6 @@ def measure_regression(rounds):
 
 def run_case(name, folder):
     """Print times, accuracy and memory of one method on a million rows in batches."""
-    import numpy as np
-    from sklearn.kernel_approximation import RBFSampler
-    from sklearn.linear_model import SGDClassifier
-
-    from skrf import KernelRegressionClassifier, OptimalPositiveRF
-
     X, y = (np.load(Path(folder) / f"{name}.npy") for name in "Xy")
     batches = [slice(a, a + 20_000) for a in range(0, len(X), 20_000)]
     start = time.perf_counter()
@@ -533,12 +490,8 @@ def run_case(name, folder):
 
 def measure_search(rounds):
     """Ten sigmas with one job on one thread, one job as it comes, and two jobs."""
-    import numpy as np
     from sklearn.datasets import make_classification
     from sklearn.model_selection import GridSearchCV
-    from threadpoolctl import threadpool_limits
-
-    from skrf import KernelRegressionClassifier, OptimalPositiveRF
 
     X, y = make_classification(30_000, 20, n_informative=10, n_classes=5, random_state=0)
 
@@ -637,19 +590,10 @@ PARTS = {
 }
 
 
-def parts_of(text):
-    """Return the names between commas, each one of PARTS."""
-    names = text.split(",")
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown} not among {', '.join(PARTS)}")
-    return names
-
-
 def main():
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", type=parts_of, default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--only", choices=PARTS, nargs="*", default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument(
         "--docs", action="store_true", help="write table and plot into docs/benchmarks"
@@ -665,18 +609,12 @@ def main():
     print(" | ".join(title))
     for part in options.only:
         PARTS[part](options.rounds)
-    import numpy  # noqa: F401  (loads the BLAS that is asked)
-    from threadpoolctl import threadpool_info
-
     threads = max(library["num_threads"] for library in threadpool_info())
     where = f"{os.cpu_count()} cores, {threads} threads, load {os.getloadavg()[0]:.1f} at the end"
     folder = RESULTS
     if options.docs:
         folder = Path(__file__).parent.parent / "docs" / "benchmarks"
     folder.mkdir(exist_ok=True)
-    RESULTS.mkdir(exist_ok=True)
-    found = {"where": where, "notes": NOTES, "targets": TARGETS}
-    (RESULTS / "speed.json").write_text(json.dumps(found, indent=1))
     with open(folder / "speed.csv", "w", newline="") as file:
         csv.writer(file).writerows([title, *map(cells, TARGETS)])
     draw(folder / "speed.png")

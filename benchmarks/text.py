@@ -1,9 +1,8 @@
-"""Chains and hidden Markov models of text: words, letters and tags, beside n-grams and peers.
+"""Chains and hidden Markov models of text: words and tags, beside n-grams and peers.
 
     SKRF_EWT_DIR=... python benchmarks/text.py                      words, three seeds, 16 minutes
     SKRF_EWT_DIR=... python benchmarks/text.py --part curve         words, by number of states
     python benchmarks/text.py --part docstrings [--mixed]           other texts, the same settings
-    python benchmarks/text.py --part letters                        beside hmmlearn
     SKRF_EWT_DIR=... python benchmarks/text.py --part tags          a classifier, and a chain on top
 
 SKRF_EWT_DIR holds train.tsv and dev.tsv of the treebank of English web texts, a token per line with
@@ -15,12 +14,7 @@ included, and every sentence starts anew. The settings were chosen on that part,
 runs of five minutes; "docstrings" takes them as they are to the different sentences of the
 documentation of Python's library, of which the last tenth is held out: modules that training does
 not see. With ``--mixed`` it is every tenth sentence, which repeat phrases of their neighbours word
-by word. ``--row 4096 256`` asks the curve for one number of states and of features alone ("exact"
-for the kernel, "hmmlearn" for twenty passes of its EM).
-
-Letters are 20,000 of Python's help topics in sequences of 250, and the last 5,000 held out; 64
-states. hmmlearn is fitted from three seeds, of which the best on the held-out text counts;
-KernelHMM from random embeddings, of whose starts the best on the training text is kept.
+by word. The curve ends with twenty passes of hmmlearn's EM.
 
 Tags: a logistic regression sees a word, its endings and its shape, or those and the words around.
 What it says of sentences that it was not trained with, by five folds, is the evidence of chains:
@@ -38,7 +32,6 @@ import time
 import warnings
 from collections import Counter
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -189,26 +182,25 @@ def gate(train, held, n_symbols, seeds):
     return np.mean(values)
 
 
-CURVE = [(n, "exact") for n in (64, 128, 256, 512, 1024)] + [
-    *((512, 64), (512, 256), (1024, 256), (1024, 1024), (2048, 256), (4096, 256)),
-    *((64, "hmmlearn"), (128, "hmmlearn")),
-]
+CURVE = [(n, "exact") for n in (64, 128, 256, 512, 1024)]
+CURVE += [(512, 64), (512, 256), (1024, 256), (1024, 1024), (2048, 256), (4096, 256)]
 
 
-def curve(train, held, n_symbols, rows):
-    for n_states, columns in rows:
+def curve(train, held, n_symbols):
+    """Print perplexities and seconds by the numbers of states and of features."""
+    for n_states, columns in CURVE:
         feature_map = columns if columns == "exact" else AdaptiveRF(columns)
         model, seconds = trained(train, n_symbols, 0, n_states, feature_map, max_iter=6)
         what = "exact" if columns == "exact" else f"{columns} features"
         show(f"{n_states} states, {what}", perplexity(model, held), seconds)
 
 
-def peer(train, held, n_symbols, sizes, n_iter=20):
+def peer(train, held, n_symbols, n_iter=20):
     """Print hmmlearn's perplexity after passes of EM; 1e-6 is added to its emissions."""
     from hmmlearn.hmm import CategoricalHMM
 
     X, lengths = np.concatenate(train)[:, None], list(map(len, train))
-    for n_states in sizes:
+    for n_states in (64, 128):
         model = CategoricalHMM(n_states, n_iter=n_iter, n_features=n_symbols, random_state=0)
         start = time.process_time()
         model.fit(X, lengths)
@@ -218,48 +210,6 @@ def peer(train, held, n_symbols, sizes, n_iter=20):
         score = model.score(np.concatenate(held)[:, None], list(map(len, held)))
         value = np.exp(-score / sum(map(len, held)))
         show(f"hmmlearn, {n_states} states, {n_iter} iterations", value, seconds)
-
-
-# ---------------------------------------------------------------- letters
-
-
-def letters():
-    """Print likelihoods and seconds of hidden Markov models of letters, beside hmmlearn."""
-    from hmmlearn.hmm import CategoricalHMM
-
-    text = " ".join(topics[name] for name in sorted(topics)).lower()
-    text = re.sub(r"[^a-z.,]+", " ", text)
-    alphabet = sorted(set(text))
-    tokens = np.array([alphabet.index(letter) for letter in text])
-    train, held, lengths, n_states = tokens[:20_000], tokens[-5000:], np.full(80, 250), 64
-    theirs = {"n_features": len(alphabet), "emissionprob_prior": 1.01, "implementation": "scaling"}
-    ours = {"scale": 0.3, "n_init": 3, "random_state": 0}
-    models = {
-        **{
-            f"hmmlearn, {n_iter} iterations, 3 starts": [
-                CategoricalHMM(n_states, n_iter=n_iter, random_state=seed, **theirs)
-                for seed in range(3)
-            ]
-            for n_iter in (10, 100)
-        },
-        **{
-            f"KernelHMM, {n_iter} iterations, 3 starts": [
-                KernelHMM.from_random(n_states, len(alphabet), 32, max_iter=n_iter, **ours)
-            ]
-            for n_iter in (60, 200)
-        },
-        "KernelHMM(64)": [KernelHMM(n_states, len(alphabet), random_state=0)],
-    }
-    print(f"{'model':<37}{'train':>9}{'held out':>10}{'seconds':>9}   nats per letter")
-    for name, starts in models.items():
-        begin = time.process_time()
-        for model in starts:
-            model.fit(train[:, None] if "hmmlearn" in name else train, lengths)
-        seconds = time.process_time() - begin
-        best = max(starts, key=lambda model: model.score(held[:, None]))
-        on_train = best.score(train[:, None], lengths) / len(train)
-        score = best.score(held[:, None]) / len(held)
-        print(f"{name:<37}{on_train:9.3f}{score:10.3f}{seconds:9.1f}", flush=True)
 
 
 # ---------------------------------------------------------------- tags
@@ -383,26 +333,21 @@ def tags(n_sentences=1500):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = "gate", "curve", "docstrings", "letters", "tags"
+    parts = "gate", "curve", "docstrings", "tags"
     parser.add_argument("--part", choices=parts, default="gate")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--mixed", action="store_true")
-    parser.add_argument("--row", nargs=2, metavar=("STATES", "FEATURES"))
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)  # iterations are limited for all
-    if args.part in ("letters", "tags"):
-        return {"letters": letters, "tags": tags}[args.part]()
+    if args.part == "tags":
+        return tags()
     texts = docstrings(args.mixed) if args.part == "docstrings" else map(treebank, ("train", "dev"))
     train, held, n_symbols = numbered(*texts)
     print(f"{len(train):,} sentences, held out {len(held):,}; {n_symbols:,} symbols")
     best = show_ngrams(train, held, n_symbols)
     if args.part == "curve":
-        rows = CURVE
-        if args.row:
-            states, columns = args.row
-            rows = [(int(states), columns if columns in ("exact", "hmmlearn") else int(columns))]
-        curve(train, held, n_symbols, [row for row in rows if row[1] != "hmmlearn"])
-        peer(train, held, n_symbols, [states for states, columns in rows if columns == "hmmlearn"])
+        curve(train, held, n_symbols)
+        peer(train, held, n_symbols)
     else:
         value = gate(train, held, n_symbols, args.seeds)
         print(f"the best trigram is at {best:.1f}, the model {100 * (value / best - 1):+.1f} %")

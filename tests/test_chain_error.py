@@ -128,7 +128,7 @@ def test_some_states_of_every_position_tell_nearly_all():
 @pytest.mark.parametrize("is_corrected", [True, False])
 @pytest.mark.parametrize("deviation", [0.4, 0.8])
 def test_report_is_within_a_factor_of_two(deviation, is_corrected):
-    """Chains as in benchmarks/chain_error.py; all five draws, where four of five were promised."""
+    """Chains as in benchmarks/chains.py; all five draws, where four of five were promised."""
     embeddings = deviation * np.random.default_rng(0).normal(size=(320, 16))
     later = None if is_corrected else embeddings
     exact = ChainMRF(embeddings, feature_map="exact").log_partition(50)

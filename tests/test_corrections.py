@@ -122,7 +122,7 @@ def test_a_step_is_timed_as_fit_takes_it(monkeypatch):
     if not folder.is_dir():
         pytest.skip("an installed package has no benchmarks")
     monkeypatch.syspath_prepend(str(folder))
-    step = importlib.import_module("symmetric_chains").step
+    step = importlib.import_module("chains").step
     chain = ChainMRF(STATES, feature_map=MAPS["adaptive"])
     value, moves = chain.log_partition(4), []
     monkeypatch.setattr(ChainMRF, "log_prob_gradient", lambda self, _: moves.append(self._model))
