@@ -4,14 +4,14 @@
 
 A causal model of two layers (width 64, 4 heads, 64 features) on 4 sequences of random tokens.
 Memory is the largest sum of bytes of living tensors, without parameters, counted at every
-operation. Ratios are to the same work at 1,024 tokens, and to the whole sequence at once. A second
-table has the size of a chunk, beside activation checkpointing of layers, and how far gradients are
-from those of the whole, relative to their norm.
+operation. Ratios are to the same work at 1,024 tokens, and to the whole sequence at once; a picture
+is saved to docs/guide/chunks.png. A second table has the size of a chunk, beside activation
+checkpointing of layers, and how far gradients are from those of the whole, relative to their norm.
 """
 
-import argparse
 import time
 import weakref
+from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
@@ -25,6 +25,8 @@ from skrf import OptimalPositiveRF
 from skrf.torch import RandomFeatureAttention, chunked_loss
 
 BATCH, WIDTH, HEADS, FEATURES, VOCABULARY = 4, 64, 4, 64, 256
+LENGTHS = (1024, 4096, 16_384, 65_536)
+PICTURE = Path(__file__).parents[1] / "docs" / "guide" / "chunks.png"
 
 
 class LiveBytes(TorchDispatchMode):
@@ -110,11 +112,11 @@ def seconds(loss, rounds=3):
     return min(taken)
 
 
-def measure_memory(most):
+def measure_memory():
     """Bytes and seconds against the length."""
     print(f"{'tokens':>8}{'chunks, MB':>12}{'whole, MB':>12}{'chunks, s':>12}{'whole, s':>12}")
-    rows, length = [], 1024
-    while length <= most:
+    rows = []
+    for length in LENGTHS:
         whole, chunked = losses(length)
         row = [peak(chunked) / 1e6, peak(whole) / 1e6, seconds(chunked), seconds(whole)]
         rows.append([length, *row])
@@ -122,11 +124,10 @@ def measure_memory(most):
         print(f"{length:8}" + "".join(f"{value:12.2f}" for value in row), flush=True)
         print(f"{'':8}  memory of chunks / at 1,024: {row[0] / first:.2f}, ", end="")
         print(f"time of chunks / of the whole: {row[2] / row[3]:.2f}", flush=True)
-        length *= 4
     return rows
 
 
-def plot(rows, path):
+def plot(rows):
     """Save memory and time against the length."""
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     lengths, *columns = zip(*rows, strict=True)
@@ -140,7 +141,7 @@ def plot(rows, path):
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    figure.savefig(PICTURE, dpi=150)
 
 
 def measure_chunk_sizes(length):
@@ -173,16 +174,6 @@ def measure_chunk_sizes(length):
         )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--most", type=int, default=65_536, help="tokens of the longest sequence")
-    parser.add_argument("--plot", help="file of a picture of memory and time")
-    arguments = parser.parse_args()
-    rows = measure_memory(arguments.most)
-    measure_chunk_sizes(min(arguments.most, 16_384))
-    if arguments.plot:
-        plot(rows, arguments.plot)
-
-
 if __name__ == "__main__":
-    main()
+    plot(measure_memory())
+    measure_chunk_sizes(16_384)

