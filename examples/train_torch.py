@@ -8,7 +8,7 @@ of Likhosherstov's thesis (2022) and of Reid et al., Simplex random features (20
 models and texts:
 
 - attention: `RandomFeatureAttention` at its defaults, the features elu(x) + 1 of linear
-  transformers, the formula of performer-pytorch, and no attention;
+  transformers, and no attention;
 - features: trigonometric (FAVOR), positive (FAVOR+) and optimal positive features (FAVOR++, fitted
   to a batch every 25 steps), fixed or redrawn before every step (sections 4.6.1 and 6.6.3);
 - couplings: independent, orthogonal and simplex projections, redrawn (section 5.4 of the paper);
@@ -17,7 +17,6 @@ models and texts:
 - swap: features replace the exact attention of a trained model, which is trained on (section 3.8);
 - images: a classifier of digits, whose pixels are tokens, with and without a mask of relative
   positions (section 4.6.2);
-- chunks: sequences of 4,096 letters with `chunked_loss`, and text written letter by letter;
 - fine-tune: gradients of whole sequences and of chunks, and one step of gradient descent on the
   first half of an unseen passage before the second is predicted (sections 5.6.4 and 5.6.5).
 
@@ -27,7 +26,6 @@ takes two minutes on two cores, the others up to ten.
 
 import argparse
 import copy
-import math
 import time
 import warnings
 from functools import partial
@@ -47,7 +45,7 @@ from torch.nn import functional
 from skrf import OptimalPositiveRF, PositiveRF, RFFSampler
 from skrf.attention import GeneralizedMap, ToeplitzMask
 from skrf.exceptions import FeatureCollapseWarning
-from skrf.torch import RandomFeatureAttention, StreamState, chunked_loss
+from skrf.torch import RandomFeatureAttention, chunked_loss
 
 OUTPUT = Path(__file__).parent / "output"
 ALPHABET = sorted({*"".join(topics.values())})
@@ -98,33 +96,6 @@ class Nothing(nn.Module):
         return torch.zeros_like(value)
 
 
-class PerformerPytorch(nn.Module):
-    """FAVOR+ by the formula of performer-pytorch: its epsilons, its number of features."""
-
-    def __init__(self, width):
-        super().__init__()
-        n_features = int(width * math.log(width))
-        n_blocks = -(-n_features // width)
-        blocks = [torch.linalg.qr(torch.randn(width, width))[0].T for _ in range(n_blocks)]
-        lengths = torch.randn(n_features, width).norm(dim=1, keepdim=True)
-        self.register_buffer("projections", lengths * torch.cat(blocks)[:n_features])
-
-    def features(self, rows, axes):
-        """Return the features of rows, less a constant exponent."""
-        rows = rows / rows.shape[-1] ** 0.25
-        products = rows @ self.projections.T
-        exponents = products - rows.square().sum(dim=-1, keepdim=True) / 2
-        largest = products.amax(dim=axes, keepdim=True).detach()
-        return (torch.exp(exponents - largest) + 1e-4) / math.sqrt(len(self.projections))
-
-    def forward(self, query, key, value):
-        """Return causal attention of the features."""
-        query_features, key_features = self.features(query, -1), self.features(key, (-2, -1))
-        weights = torch.tril(query_features @ key_features.mT)
-        added = 1e-6 * query_features.sum(dim=-1, keepdim=True)
-        return weights @ value / (weights.sum(dim=-1, keepdim=True) + added)
-
-
 class Refitted(nn.Module):
     """Attention with a map that is fitted to a batch now and then, and perhaps redrawn."""
 
@@ -172,19 +143,6 @@ class ExactOnImages(nn.Module):
         return functional.scaled_dot_product_attention(query, key, value, bias)
 
 
-class Streaming(nn.Module):
-    """Attention that keeps a state, so that every call continues the last one."""
-
-    def __init__(self, attend):
-        super().__init__()
-        self.attend, self.state = attend, StreamState()
-
-    def forward(self, query, key, value):
-        """Return attention of the next positions to all positions so far."""
-        out, self.state = self.attend.step(query, key, value, self.state)
-        return out
-
-
 def features(feature_map=None):
     """Return causal attention with fixed features."""
     return RandomFeatureAttention(feature_map, is_causal=True, random_state=0)
@@ -199,7 +157,6 @@ ATTENTIONS = {
     "attention": {
         "RandomFeatureAttention": features,
         "elu features": lambda: features(GeneralizedMap(nonlinearity="elu", projection="identity")),
-        "performer-pytorch": lambda: PerformerPytorch(WIDTH // N_HEADS),
     },
     "features": {
         f"{name}, {draw}": refitted(kind(N_FEATURES), is_redrawn)
@@ -485,47 +442,6 @@ def train_on_images(attention, has_positions, n_steps, seed):
     return train(model, loss_of_step, evaluate, n_steps)[0]
 
 
-def chunks(options):
-    """Train on long sequences, whole and in chunks, then write letter by letter."""
-    text, held_out = read_text()
-    window = options.length + 2
-    for name, attention, chunk in (("exact, whole", Exact, None), ("chunks", features, 256)):
-        torch.manual_seed(0)
-        model, generator = LongModel(attention), torch.Generator().manual_seed(1)
-
-        def loss_of_step(model, step, generator=generator, chunk=chunk):
-            start = torch.randint(len(text) - window, (), generator=generator)
-            return model.loss(text[start : start + window][None], chunk)
-
-        evaluations, seconds = train(
-            model,
-            loss_of_step,
-            lambda model: model.loss(held_out[:window][None]).item(),
-            options.steps,
-        )
-        print(f"{name:14} {evaluations[options.steps]:.3f} nats, {sum(seconds):.1f} s", flush=True)
-    letters, seconds = write(model, held_out[:200], 300)
-    print("".join(ALPHABET[letter] for letter in letters[200:]))
-    first, last = (1000 * np.mean(times) for times in (seconds[:50], seconds[-50:]))
-    print(f"{first:.2f} ms for each of the first letters, {last:.2f} ms of the last")
-
-
-@torch.no_grad()
-def write(model, prompt, n_letters):
-    """Return letters that a model writes after a prompt, and the seconds of each."""
-    for layer in model.eval().layers:
-        layer.attend = Streaming(layer.attend)
-    torch.manual_seed(2)
-    letters, seconds = prompt.tolist(), []
-    logits = model(prompt[None, 1:], prompt[None, :-1])
-    for _ in range(n_letters):
-        start = time.perf_counter()
-        letters.append(torch.multinomial(torch.softmax(2 * logits[0, -1], dim=0), 1).item())
-        logits = model(torch.tensor(letters[-1:])[None], torch.tensor(letters[-2:-1])[None])
-        seconds.append(time.perf_counter() - start)
-    return letters, seconds
-
-
 def fine_tune(options):
     """Train with gradients of whole sequences and of chunks; then take one step on new passages."""
     text, held_out = read_text()
@@ -614,7 +530,6 @@ EXPERIMENTS = {  # and their steps, letters of a sequence, and seeds
     },
     "swap": (swap, 300, 256, 1),
     "images": (images, 500, None, 3),
-    "chunks": (chunks, 200, 4096, 1),
     "fine-tune": (fine_tune, 200, 512, 3),
 }
 
