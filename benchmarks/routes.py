@@ -1,14 +1,13 @@
-"""Ways from a table to a model: accuracy, time, imbalanced classes, batches, and what sizes cost.
+"""Ways from a table to a model: accuracy, time, imbalanced classes, and what sizes cost.
 
     python benchmarks/routes.py                  # everything, in about ten minutes of CPU
     python benchmarks/routes.py --only costs
 
-Writes docs/benchmarks/routes.csv, weights.csv, batches.csv and costs.csv, which pages include.
-One thread; CPU seconds. The sets of `routes`, `weights` and `batches` are those of tables.py
-(SKRF_UCI_DIR, SKRF_TABLES_DIR and SKRF_MIXED_DIR), with the same parts. Except for the kernel
-machine and boosting, which take tables as they are, models get gaps imputed, columns standardised
-and categories as 0 and 1. Rows of `costs` are drawn, and memory is what a process needs for a fit
-beside the rows.
+Writes docs/benchmarks/routes.csv, weights.csv and costs.csv, which pages include. One thread; CPU
+seconds. The sets of `routes` and `weights` are those of tables.py (SKRF_UCI_DIR, SKRF_TABLES_DIR
+and SKRF_MIXED_DIR), with the same parts. Except for the kernel machine and boosting, which take
+tables as they are, models get gaps imputed, columns standardised and categories as 0 and 1. Rows of
+`costs` are drawn, and memory is what a process needs for a fit beside the rows.
 """
 
 import argparse
@@ -29,12 +28,10 @@ from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits
 
 from skrf import (
-    ApproxKernelRidgeClassifier,
     ApproxKernelRidgeClassifierCV,
     ClusterNystroem,
     KernelMachineClassifier,
     RelevanceScaler,
-    RFFSampler,
 )
 
 FOLDER = Path(__file__).parents[1] / "docs" / "benchmarks"
@@ -65,15 +62,14 @@ WEIGHED = {
 }
 SETTINGS = {"": {}, 'class_weight="balanced"': {"class_weight": "balanced"}}
 SCORING = {'scoring="balanced_accuracy"': {"scoring": "balanced_accuracy"}}
-STREAMED = "car", "nursery", "letter", "magic04", "rwm_outwork"
 SIZES = (1000, 10, 2), (10_000, 10, 2), (10_000, 100, 2), (10_000, 10, 10), (100_000, 10, 2)
 MOST_ROWS_OF = {"kernel machine": 10_000}
 
 
-def data(name, seed, n_train=N_TRAIN):
+def data(name, seed):
     """Return the rows and labels of a training part and of a test part."""
     X, y, _ = load(name)
-    n = min(n_train, int(0.7 * len(y)))
+    n = min(N_TRAIN, int(0.7 * len(y)))
     split = parts(y, False, seed, train_size=n, test_size=min(N_TEST, len(y) - n))
     (train, test) = split
     return X.iloc[train], y[train], X.iloc[test], y[test]
@@ -126,31 +122,6 @@ def weights(of="hdma_deny"):
     yield ["share of the rarer class", "", "", "", "", f"{np.mean(shares):.2f}"]
 
 
-def batches():
-    """Return the accuracy of ridge regression from batches, with scales learned or not."""
-    yield ["model", *STREAMED]
-    maps = {
-        "RFFSampler": lambda: RFFSampler(512, random_state=0),
-        "RelevanceScaler, RFFSampler": lambda: make_pipeline(
-            RelevanceScaler(random_state=0), RFFSampler(512, random_state=0)
-        ),
-    }
-    for name in (*maps, "boosting, all rows at once"):
-        found = []
-        for of in STREAMED:
-            for seed in range(SPLITS):
-                X, y, Z, z = data(of, seed, n_train=10_000)
-                if name in maps:
-                    encode = encoder().fit(X)
-                    X, Z = encode.transform(X), encode.transform(Z)
-                    batch = [(X[rows], y[rows]) for rows in np.array_split(np.arange(len(y)), 10)]
-                    model = ApproxKernelRidgeClassifier(maps[name](), alpha=0.1).fit_batches(batch)
-                else:
-                    model = ROUTES["boosting"]().fit(X, y)
-                found.append(100 * model.score(Z, z))
-        yield [name, *(f"{value:.1f}" for value in np.reshape(found, (-1, SPLITS)).mean(axis=1))]
-
-
 def drawn(n, d, n_classes):
     """Return rows and labels of a sum of waves, cut at its quantiles."""
     rng = np.random.default_rng(0)
@@ -189,7 +160,7 @@ def costs():
                 yield [f"{size[0]:,}", *map(str, size[1:]), name, *cells]
 
 
-PARTS = {"routes": routes, "weights": weights, "batches": batches, "costs": costs}
+PARTS = {"routes": routes, "weights": weights, "costs": costs}
 
 
 def main():

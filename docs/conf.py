@@ -143,7 +143,6 @@ html_show_sourcelink = False
 html_sidebars = dict.fromkeys(
     (
         "install",
-        "quickstart",
         "choosing",
         "migrating",
         "faq",
