@@ -283,6 +283,11 @@ def draw_seed(random_state):
     return int(as_generator(random_state).randint(np.iinfo(np.int32).max))
 
 
+def rng_of(seed, *stream):
+    """Return the generator of a stream of a seed: numbers that say what it draws."""
+    return np.random.default_rng([seed, *stream])
+
+
 # ---------------------------------------------------------------- fitting, all or nothing
 
 _STATE = "_fitted"  # name of the estimators' private fitted state

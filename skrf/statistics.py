@@ -124,6 +124,16 @@ class Moments:
         """Variance of all entries of all columns taken together."""
         return float(np.mean(self.variances) + np.var(self.mean))
 
+    @property
+    def spread(self) -> float:
+        """sqrt(d Var X / 2), 0 for constant rows.
+
+        Of columns with the same mean, this is half the root of the mean squared distance of rows.
+        """
+        # The variance of constant rows is rounding.
+        is_constant = self.entry_variance <= _CONSTANT**2 * np.mean(self.mean**2)
+        return 0.0 if is_constant else float(np.sqrt(len(self.mean) * self.entry_variance / 2))
+
 
 def _dense(X, weights, full, sizes):
     weight = float(X.shape[0] if weights is None else weights.sum())

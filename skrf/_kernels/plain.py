@@ -291,9 +291,7 @@ def sine_cosine(products, amplitude, out):
 # ---------------------------------------------------------------- exponentials
 
 
-def exp(logs, out):
-    """Write the exponentials of a NumPy array to another, or to itself."""
-    np.exp(logs, out=out)
+exp = np.exp  # of a NumPy array, written to another or to itself
 
 
 # ---------------------------------------------------------------- L1 distances

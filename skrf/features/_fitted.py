@@ -9,12 +9,11 @@ import numpy as np
 
 from .._memory import check_fits, components
 from .._threads import narrow_blas
-from .._validation import draw_seed
+from .._validation import draw_seed, rng_of
 from ..statistics import PairStatistics
 from ._clusters import unique_rows
 from ._map import FeatureMap
 from ._sigma import resolve_sigma
-from .streams import rng_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from sklearn.metrics.pairwise import manhattan_distances
 from .._arrays import LARGEST, largest_entry, squared_distances
 from .._memory import class_name
 from ._clusters import representatives, unique_rows
-from .spectra import SPECTRA, Gaussian
+from .spectra import SPECTRA
 from .streams import MEDIAN
 
 _MEDIAN_ROWS = 1000
@@ -34,8 +34,7 @@ def resolve_sigma(feature_map, statistics, sample):
     if sigma is None:  # the softmax kernel is no function of distances: sigma is part of it
         sigma = 1.0 if feature_map.kernel == "softmax" else "scale"
     if isinstance(sigma, str):
-        spectrum = SPECTRA.get(feature_map.kernel, Gaussian())
-        sigma = _of_data(sigma, spectrum, statistics.queries, sample)
+        sigma = _of_data(sigma, SPECTRA.get(feature_map.kernel), statistics.queries, sample)
     # float32 would overflow in the comparison, and a huge integer in the conversion to float.
     elif (sigma if isinstance(sigma, int) else float(sigma)) > LARGEST:
         raise ValueError(
@@ -72,11 +71,11 @@ def _least_largest(moments):
 
 
 def _of_data(rule, spectrum, queries, sample):
-    """Return what "scale" or "median" stands for."""
+    """Return what "scale" or "median" stands for, without a spectrum of the Gaussian kernel."""
     if rule == "median":
-        spread = median_distance(sample, spectrum.metric)
+        spread = median_distance(sample, spectrum.metric if spectrum else "euclidean")
     else:
-        spread = spectrum.scale(queries)
+        spread = spectrum.scale(queries) if spectrum else queries.spread
     rows = sample.queries
     largest = _least_largest(queries) if rows is None else largest_entry(rows)
     if 0 < largest < _SMALLEST or not (spread == 0 or 1 / LARGEST <= spread < np.inf):

@@ -24,12 +24,9 @@ class Spectrum:
     def scale(self, moments):
         """Return 1/sigma for ``sigma="scale"``, 0 for constant rows.
 
-        The kernel is about exp(-2) at a typical distance: 2 d Var X is the mean squared distance of
-        columns with the same mean.
+        The kernel is about exp(-2) at a typical distance.
         """
-        # The variance of constant rows is rounding, which would give an enormous sigma.
-        is_constant = moments.entry_variance <= _ROUNDING**2 * np.mean(moments.mean**2)
-        return 0.0 if is_constant else math.sqrt(len(moments.mean) * moments.entry_variance / 2)
+        return moments.spread
 
 
 class ProductSpectrum(Spectrum):
