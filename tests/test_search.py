@@ -2,7 +2,6 @@
 
 import pickle
 import tracemalloc
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +13,6 @@ from instances import MECHANISMS, make
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import (
@@ -564,16 +562,6 @@ def test_a_row_leaves_the_sums_that_it_is_part_of(feature_map):
     assert_allclose(model.sigma_, refined(scale, lambda sigma: scores(sigma).max()), rtol=1e-9)
     assert_allclose(model.prior_share_, shares[np.argmax(scores(model.sigma_))], rtol=1e-12)
     assert_allclose(model.best_score_, scores(model.sigma_).max(), rtol=1e-9)
-
-
-def test_shares_of_class_frequencies_merge_in_any_order():
-    feature_map = FrozenEstimator(RFFSampler(20, random_state=0).fit(X))
-    one, two = (KernelRegressionClassifier(feature_map).fit(X[part], y[part]) for part in HALVES)
-    for model, share in ((one, 0.3), (two, 0.1)):
-        model._fitted = replace(model._fitted, prior_share=share)
-    merged = one.merge(two), two.merge(one)
-    assert_allclose(merged[0].predict_proba(Q), merged[1].predict_proba(Q), rtol=1e-12)
-    assert_allclose(merged[0].prior_share_, (0.3 * 50 + 0.1 * 40) / 90)
 
 
 def test_probabilities_have_a_share_of_the_class_frequencies():

@@ -116,9 +116,9 @@ class Decision(ABC):
         ----------
         values : array of shape (n, n_values)
             Values of the regressions, in float64 and in any library.
-        solution : Solution
+        solution : Solution or None
             What they were computed with: ``shares`` of the classes, and ``class_values`` at their
-            means.
+            means; None in a search whose problems have fewer rows than features.
         """
         return values
 

@@ -88,7 +88,8 @@ class KeySums:
     targets : Targets or None
         Statistics of a regressor's targets.
     prior_share : float, default=0.0
-        Share of the class frequencies in probabilities.
+        Share of the class frequencies in probabilities; it goes with the map, which is chosen with
+        it.
     """
 
     params: dict
@@ -258,14 +259,8 @@ class KeySums:
             targets = targets.merge(other.targets, np.exp(shares))
         with np.errstate(over="ignore"):
             weights = self.weights + other.weights
-        prior_share = self.prior_share
-        if other.prior_share != prior_share:
-            totals = np.array([log_sum_exp(part.log_weights) for part in (self, other)])
-            shares = np.exp(totals - log_sum_exp(totals))
-            prior_share = float(shares @ [self.prior_share, other.prior_share])
         return replace(
             self,
-            prior_share=prior_share,
             sums=self.sums.merge(other.sums),
             weights=weights,
             log_weights=log_weights,

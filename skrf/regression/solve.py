@@ -155,11 +155,11 @@ class Posterior:
         return changes, offset
 
 
-def solution_of(moments, alpha, coef, **details):
-    """Return the `Solution` with given coefficients, and with other fields by name."""
+def solution_of(moments, alpha, coef, posterior):
+    """Return the `Solution` with given coefficients and their posterior."""
     features, targets = moments.means
     intercept = (targets - features @ coef) * moments.unit
-    return Solution(alpha, coef, moments.unit, intercept, **details)
+    return Solution(alpha, coef, moments.unit, intercept, posterior=posterior)
 
 
 def solve_cholesky(moments, alphas):
@@ -189,7 +189,7 @@ def solve_posterior(moments, alpha, sizes, noise=None):
     if noise is not None:
         mean, deviation = moments.means[0], np.full(coef.shape[1], np.sqrt(noise))
         posterior = Posterior(root, mean, moments.total, 1 / alpha, deviation)
-        return solution_of(moments, alpha, coef, posterior=posterior)
+        return solution_of(moments, alpha, coef, posterior)
     fitted = np.einsum("mt,mt->t", moments.cross, coef) + alpha * np.square(coef).sum(axis=0)
     squares = np.maximum(moments.squares - fitted, 0.0)
     lost = len(coef) - alpha * np.square(root).sum()
@@ -204,7 +204,7 @@ def _with_posterior(moments, alpha, coef, root, squares, sizes, lost=0.0):
         deviation = np.sqrt(sizes.scale * squares / freedom) * moments.unit
     root, prior = root / np.sqrt(sizes.scale), 1 / (sizes.scale * alpha)
     posterior = Posterior(root, moments.means[0], sizes.freedom, prior, deviation)
-    return solution_of(moments, alpha, coef, posterior=posterior)
+    return solution_of(moments, alpha, coef, posterior)
 
 
 def solve_problems(moments, problems, alphas):
@@ -247,13 +247,15 @@ def solve_problems(moments, problems, alphas):
 
 def _of_targets(moments, alphas):
     """Return a `Solution` for targets of all rows, which may be -1 and 1 for every class."""
-    shares = (1 + moments.means[1]) / 2
+    features, targets = moments.means
+    shares = (1 + targets) / 2
     sizes = 2 * moments.total * shares
     gaps = np.divide(moments.cross, sizes, out=np.zeros_like(moments.cross), where=sizes > 0).T
-    return [
-        solution_of(moments, alpha, coef, shares=shares, class_values=gaps @ coef)
-        for alpha, coef in zip(alphas, solve_cholesky(moments, alphas), strict=True)
-    ]
+    solutions = []
+    for alpha, coef in zip(alphas, solve_cholesky(moments, alphas), strict=True):
+        intercept = (targets - features @ coef) * moments.unit
+        solutions.append(Solution(alpha, coef, moments.unit, intercept, shares, gaps @ coef))
+    return solutions
 
 
 def shifted(gram, alpha):
