@@ -5,6 +5,11 @@ API standard (CuPy, torch) uses its own namespace, so that the output lives wher
 """
 
 import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -16,35 +21,80 @@ _NEAR = 1e-3  # share of |x|^2 + |y|^2 below which expanded squares lose more th
 _PAIRS, _NUMBERS = 2**12, 2**20  # pairs of sparse rows, and numbers, subtracted at once
 _WIDE = 256  # columns from which expanded squares save time
 _GPU_ENTRIES = 2**25  # of a block, which hide the time that a GPU takes to begin an operation
-_NAMESPACES, _OF_TORCH = {}, {}  # by type, because a lookup costs as much as a small operation
+_LIBRARIES = {}  # by type, because a lookup costs as much as a small operation
 
 
-def is_array_api(X):
-    """Return whether X is an array of a library other than NumPy (and not sparse)."""
-    return type(X) is not np.ndarray and namespace(X) is not np
+@dataclass(frozen=True, eq=False)
+class Library:
+    """An array library: its namespace, and what the array API standard leaves to libraries.
+
+    Arithmetic takes a temporary array first, which it may overwrite: NumPy and torch do where they
+    can, because a new array costs as much as the operation.
+
+    Parameters
+    ----------
+    xp : module
+        The array-API namespace.
+    is_torch : bool
+        Whether it is that of torch.
+    constant : callable
+        Returns an array without its gradients, which only torch has.
+    cast : callable
+        Takes an array and a dtype of the library, and returns the array itself if it has the dtype.
+    add, subtract, multiply, divide, exp : callable
+        Arithmetic.
+    fill : callable
+        Takes logarithms, where to replace them, in a shape that broadcasts to theirs, and a number.
+    """
+
+    xp: Any
+    is_torch: bool
+    constant: Callable
+    cast: Callable
+    add: Callable
+    subtract: Callable
+    multiply: Callable
+    divide: Callable
+    exp: Callable
+    fill: Callable
+
+
+def library(X):
+    """Return the `Library` of X; that of NumPy for NumPy, sparse input, and anything else."""
+    kind = type(X)
+    if kind not in _LIBRARIES:
+        _LIBRARIES[kind] = _library_of(X)
+    return _LIBRARIES[kind]
+
+
+def _library_of(X):
+    """Return the `Library` of an array of a type that was not seen before."""
+    is_other = (
+        not isinstance(X, np.ndarray)
+        and not sp.issparse(X)
+        and array_api_compat.is_array_api_obj(X)
+        and not array_api_compat.is_numpy_array(X)
+        and not array_api_compat.is_dask_array(X)  # which cannot hold rows
+    )
+    if not is_other:
+        return _NUMPY
+    xp = array_api_compat.array_namespace(X)
+    return _torch(xp) if array_api_compat.is_torch_array(X) else _standard(xp)
 
 
 def namespace(X):
     """Return the array-API namespace of X; NumPy for NumPy, sparse input, and anything else."""
-    kind = type(X)
-    if kind not in _NAMESPACES:
-        is_other = (
-            not isinstance(X, np.ndarray)
-            and not sp.issparse(X)
-            and array_api_compat.is_array_api_obj(X)
-            and not array_api_compat.is_numpy_array(X)
-            and not array_api_compat.is_dask_array(X)  # which cannot hold rows
-        )
-        _NAMESPACES[kind] = array_api_compat.array_namespace(X) if is_other else np
-    return _NAMESPACES[kind]
+    return library(X).xp
+
+
+def is_array_api(X):
+    """Return whether X is an array of a library other than NumPy (and not sparse)."""
+    return type(X) is not np.ndarray and library(X) is not _NUMPY
 
 
 def is_torch(X):
     """Return whether X is a tensor of torch."""
-    kind = type(X)
-    if kind not in _OF_TORCH:
-        _OF_TORCH[kind] = array_api_compat.is_torch_array(X)
-    return _OF_TORCH[kind]
+    return library(X).is_torch
 
 
 def rounding_of(X):
@@ -239,83 +289,73 @@ def largest_entry(X):
     return -low if high < -low else high + 0.0 * low  # the sum keeps NaN
 
 
-class InPlace:
-    """Arithmetic that overwrites its first operand, a NumPy array."""
-
-    add = staticmethod(lambda X, Y: np.add(X, Y, out=X))
-    subtract = staticmethod(lambda X, Y: np.subtract(X, Y, out=X))
-    multiply = staticmethod(lambda X, Y: np.multiply(X, Y, out=X))
-    divide = staticmethod(lambda X, Y: np.divide(X, Y, out=X))
-    exp = staticmethod(lambda X: np.exp(X, out=X))
-
-    @staticmethod
-    def fill(X, where, value):
-        """Set entries to a value; `where` has the shape of X or one that broadcasts to it."""
-        np.copyto(X, value, where=where)
-        return X
+def _fill(X, where, value):
+    """Set entries of a NumPy array."""
+    np.copyto(X, value, where=where)
+    return X
 
 
-class Pure:
-    """The same arithmetic without changing operands, for libraries that differentiate."""
+_NUMPY = Library(
+    xp=np,
+    is_torch=False,
+    constant=np.asarray,
+    cast=np.asarray,
+    add=operator.iadd,
+    subtract=operator.isub,
+    multiply=operator.imul,
+    divide=operator.itruediv,
+    exp=lambda X: np.exp(X, out=X),
+    fill=_fill,
+)
 
-    add = staticmethod(lambda X, Y: X + Y)
-    subtract = staticmethod(lambda X, Y: X - Y)
-    multiply = staticmethod(lambda X, Y: X * Y)
-    divide = staticmethod(lambda X, Y: X / Y)
-    exp = staticmethod(lambda X: namespace(X).exp(X))
 
-    @staticmethod
-    def fill(X, where, value):
-        """Return X with entries replaced by a value."""
-        return namespace(X).where(where, like(value, X), X)
+@cache
+def _standard(xp):
+    """Return a `Library` that changes no array."""
+    return Library(
+        xp=xp,
+        is_torch=False,
+        constant=lambda X: X,
+        cast=lambda X, dtype: xp.astype(X, dtype, copy=False),
+        add=operator.add,
+        subtract=operator.sub,
+        multiply=operator.mul,
+        divide=operator.truediv,
+        exp=xp.exp,
+        fill=lambda X, where, value: xp.where(where, value, X),
+    )
 
 
-class Recorded(Pure):
-    """The same for torch, in place: X must be unshared, and not an output saved for gradients.
+@cache
+def _torch(xp):
+    """Return the `Library` of torch, whose arithmetic overwrites tensors where autograd lets it.
 
-    Views are not changed, because autograd would then record costly copies.
+    A tensor must be unshared, and not an output saved for gradients. Views are not changed, because
+    autograd would then record costly copies.
     """
 
-    @staticmethod
-    def add(X, Y):
-        """Return X + Y."""
-        return X + Y if _is_shared(X) else X.add_(Y)
+    def is_shared(X):
+        return X._base is not None
 
-    @staticmethod
-    def subtract(X, Y):
-        """Return X - Y."""
-        return X - Y if _is_shared(X) else X.sub_(Y)
-
-    @staticmethod
     def multiply(X, Y):
-        """Return X * Y."""
-        return X * Y if X.requires_grad or _is_shared(X) else X.mul_(Y)
+        return X * Y if X.requires_grad or is_shared(X) else X.mul_(Y)
 
-    @staticmethod
     def fill(X, where, value):
-        """Return logarithms with some entries replaced; after exp, their gradients are 0."""
-        with namespace(X).no_grad():
+        with xp.no_grad():  # after exp, their gradients are 0
             return X.masked_fill_(where, value)
 
-    @staticmethod
-    def exp(X):
-        """Return exp(X)."""
-        return X.exp() if _is_shared(X) else X.exp_()
-
-
-def _is_shared(X):
-    """Return whether a torch tensor is a view; never in inference mode."""
-    return X._base is not None
-
-
-def arithmetic(X):
-    """Return the version for X, a temporary array that may be overwritten if possible.
-
-    NumPy and torch work in place, because a new array costs as much as the operation.
-    """
-    if not is_array_api(X):
-        return InPlace
-    return Recorded if is_torch(X) else Pure
+    return Library(
+        xp=xp,
+        is_torch=True,
+        constant=xp.Tensor.detach,
+        cast=xp.Tensor.to,
+        add=lambda X, Y: X + Y if is_shared(X) else X.add_(Y),
+        subtract=lambda X, Y: X - Y if is_shared(X) else X.sub_(Y),
+        multiply=multiply,
+        divide=operator.truediv,
+        exp=lambda X: X.exp() if is_shared(X) else X.exp_(),
+        fill=fill,
+    )
 
 
 class Kept:

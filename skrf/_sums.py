@@ -7,7 +7,7 @@ positive map a row that has a key has a denominator of at least 1. Zero features
 -inf and are left out; -inf is never subtracted from -inf.
 
 Everything is plain array-API code. With NumPy, arrays of the size of the features are overwritten
-(`_arrays.arithmetic`), but nothing else.
+(`_arrays.Library`), but nothing else.
 """
 
 import math
@@ -16,25 +16,24 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import array_api_compat
 import numpy as np
 
 from . import _kernels
 from ._arrays import (
     Kept,
-    arithmetic,
     cast,
     constant,
+    filled,
     in_library_of,
     is_array_api,
     largest_entry,
+    library,
     like,
     namespace,
     to_host,
 )
 from ._threads import Scratch
 
-_SMALL_RISE = 30.0  # of exponents, harmless in every dtype
 _TINY = -690.0  # logs of sums below this have lost some or all digits
 _SURE = 1e-280  # sums above this lose none, however many terms they have
 _LOG_SURE = np.log(_SURE)
@@ -43,7 +42,6 @@ _CANCELLED = 32.0  # sums below as many roundings of their terms have no digits
 # Half of the range of a dtype on the log scale: if sums on a guessed scale lie that far inside it,
 # whatever has left the range does not matter.
 _ROOM = {"float32": 46.0, "float64": 300.0}
-_RISES = {"float32": 40.0, "float64": 300.0}
 
 
 class Rows(NamedTuple):
@@ -100,12 +98,12 @@ class Rows(NamedTuple):
 
 def finite(top):
     """Return exponents with 0 in place of -inf, which must not be subtracted."""
-    return namespace(top).where(top > -np.inf, top, like(0.0, top))
+    return namespace(top).where(top > -np.inf, top, 0.0)
 
 
 def differences(low, high):
     """Return low - high, -inf where low is -inf (also where both are)."""
-    return low - namespace(low).where(low > -np.inf, high, like(0.0, low))
+    return low - namespace(low).where(low > -np.inf, high, 0.0)
 
 
 def log_sum_exp(logs, axis=-1):
@@ -247,7 +245,7 @@ def _log_matvec(values, exponents, top, logs, vector):
 
 
 def scale_keys(rows, top):
-    """Return key features as factors of sums on the scale of `top`, and their slopes.
+    """Return key features (..., n, M) as factors of sums on the scale of `top`.
 
     Parameters
     ----------
@@ -255,36 +253,25 @@ def scale_keys(rows, top):
         Features of keys; NumPy's are overwritten.
     top : array of shape (..., M) or (..., 1)
         Exponents, as in `Sums`.
-
-    Returns
-    -------
-    factors : array of shape (..., n, M)
-        Factors of the values.
-    slopes : array of shape (..., n, M) or (..., n, 1)
-        Derivatives of the factors with respect to the values of the features.
     """
-    do = arithmetic(rows.values)
-    exponents = do.subtract(rows.exponents, cast(finite(top)[..., None, :], rows.values.dtype))
-    exponentials = _exp(exponents)
-    if rows.holds_logs:
-        return exponentials, exponentials
-    return do.multiply(rows.values, exponentials), exponentials
+    values, do = rows.values, library(rows.values)
+    level = do.xp.where(top > -np.inf, top, 0.0)[..., None, :]
+    factors = _exp(do.subtract(rows.exponents, do.cast(level, values.dtype)), do)
+    return factors if rows.holds_logs else do.multiply(values, factors)
 
 
 def scale_queries(rows, top):
-    """Return query features as factors of sums at `top`, their slopes, and log scales of rows.
+    """Return query features as factors of sums at `top`, and log scales of rows (..., n, 1).
 
-    The largest exponential of a row is 1, and its log scale (..., n, 1) cancels in its quotient.
-    NumPy arrays are overwritten.
+    The largest exponential of a row is 1, and its log scale cancels in its quotient. NumPy arrays
+    are overwritten.
     """
-    exponents = cast(top[..., None, :], rows.values.dtype)
+    values, do = rows.values, library(rows.values)
+    exponents = do.cast(top[..., None, :], values.dtype)
     if rows.shares_scale:
-        ones = namespace(rows.scale).ones_like(rows.scale)
-        return rows.values, ones, rows.scale + finite(exponents)
-    exponentials, level = exp_and_max(arithmetic(rows.values).add(rows.exponents, exponents))
-    if rows.holds_logs:
-        return exponentials, exponentials, level
-    return arithmetic(rows.values).multiply(rows.values, exponentials), exponentials, level
+        return values, rows.scale + finite(exponents)
+    factors, level = exp_and_max(do.add(rows.exponents, exponents), do)
+    return factors if rows.holds_logs else do.multiply(values, factors), level
 
 
 def exp_max_one(logs):
@@ -292,24 +279,24 @@ def exp_max_one(logs):
     return exp_and_max(logs)[0]
 
 
-def exp_and_max(logs):
-    """Return the same, and the maxima of the logarithms of rows, 0 where they are -inf."""
-    do = arithmetic(logs)
-    top = finite(constant(namespace(logs).max(logs, axis=-1, keepdims=True)))
-    return _exp(do.subtract(logs, top)), top
+def exp_and_max(logs, do=None):
+    """Return the same, and the maxima of the logarithms of rows, 0 where they are -inf.
+
+    `do` is their `Library`, if the caller knows it.
+    """
+    do = do or library(logs)
+    top = do.constant(do.xp.max(logs, axis=-1, keepdims=True))
+    top = do.xp.where(top > -np.inf, top, 0.0)
+    return _exp(do.subtract(logs, top), do), top
 
 
-def _exp(logs):
+def _exp(logs, do=None):
     """Return exponentials of logarithms; NumPy arrays are overwritten."""
-    if is_array_api(logs):
-        return arithmetic(logs).exp(logs)
+    do = do or library(logs)
+    if do.xp is not np:
+        return do.exp(logs)
     _kernels.exp(logs, logs)
     return logs
-
-
-def rise_limit(array):
-    """Return how far exponents of a feature may rise among rows that share a scale."""
-    return _RISES[str(array.dtype).rsplit(".", 1)[-1]]
 
 
 # ---------------------------------------------------------------- sums
@@ -337,13 +324,9 @@ class Sums:
     @classmethod
     def before(cls, rows, values):
         """Return the sums before the first of these keys."""
-        xp, place = namespace(rows.values), {"device": array_api_compat.device(rows.values)}
         *leading, _, n_columns = rows.values.shape
-        n_tops = rows.exponents.shape[-1]
-        return cls(
-            xp.zeros((*leading, n_columns, values.shape[-1]), dtype=xp.float64, **place),
-            xp.full((*leading, n_tops), -np.inf, dtype=xp.float64, **place),
-        )
+        sums = filled(0.0, (*leading, n_columns, values.shape[-1]), rows.values)
+        return cls(sums, filled(-np.inf, (*leading, rows.exponents.shape[-1]), rows.values))
 
     @classmethod
     def stack(cls, parts):
@@ -379,7 +362,7 @@ class Sums:
         """
         xp = namespace(self.sums)
         size = xp.sum(self.sums[..., weights], axis=-1)
-        size = xp.where(size > 0, size, like(1.0, size))
+        size = xp.where(size > 0, size, 1.0)
         return Sums(self.sums / size[..., None], self.top + xp.log(size))
 
     def at(self, top):
@@ -388,21 +371,9 @@ class Sums:
 
     def raised(self, rows):
         """Return the exponents after more keys."""
-        xp = namespace(self.top)
-        highest = constant(xp.max(rows.exponents, axis=-2))
-        return xp.maximum(self.top, cast(highest, xp.float64))
-
-    def rise(self, rows, end):
-        """Return how far exponents rise from a first row to `end`, inf if that row had none.
-
-        May be an upper bound: the rise from before the first row, if that is small.
-        """
-        xp = namespace(self.top)
-        bound = float(xp.max(-differences(self.top, end)))
-        if bound <= _SMALL_RISE:
-            return bound
-        rise = -differences(self.raised(rows.part(slice(0, 1))), end)
-        return float(xp.max(xp.where(end > -np.inf, rise, like(0.0, rise))))
+        do = library(self.top)
+        highest = do.constant(do.xp.max(rows.exponents, axis=-2))
+        return do.xp.maximum(self.top, do.cast(highest, do.xp.float64))
 
     def add(self, rows, values):
         """Return the sums after more keys, features (..., n, M) and values.
@@ -415,7 +386,7 @@ class Sums:
             exponents = rows.scale - cast(finite(top)[..., None, :], factors.dtype)
             values = values * namespace(values).exp(exponents)
         else:
-            factors, _ = scale_keys(rows, top)
+            factors = scale_keys(rows, top)
         return Sums(self.at(top) + product(factors, values), top)
 
     def merge(self, other):
@@ -428,7 +399,7 @@ class Sums:
 
         NumPy arrays are overwritten. For positive maps the largest term of a row is 1.
         """
-        factors, _, level = scale_queries(rows, self.top)
+        factors, level = scale_queries(rows, self.top)
         return factors @ cast(self.sums, factors.dtype), level
 
     def log_weigh(self, logs):
@@ -436,11 +407,6 @@ class Sums:
         with np.errstate(divide="ignore"):
             log_totals = self.top + namespace(self.top).log(self.sums[..., 0])
         return log_sum_exp(logs + cast(log_totals[..., None, :], logs.dtype))
-
-
-def added(sums, rows, values):
-    """Return sums after more keys, like `Sums.add`; None means no earlier keys."""
-    return (Sums.before(rows, values) if sums is None else sums).add(rows, values)
 
 
 def product(factors, values):
@@ -644,7 +610,7 @@ class SignedReadout:
 
     def __call__(self, feature_map, X, memory):
         """Return sums weighted by the features of queries X (n, d), up to factors of rows."""
-        factors, *_ = scale_queries(memory.rows(feature_map, X), self.sums.top)
+        factors, _ = scale_queries(memory.rows(feature_map, X), self.sums.top)
         products = factors @ cast(self.sums.sums, factors.dtype)
         xp, weights = namespace(factors), products[:, self._is_weight]
         rounding = _CANCELLED * xp.finfo(factors.dtype).eps
@@ -654,5 +620,5 @@ class SignedReadout:
         if xp.any(is_suspect):  # the norms bound the sum of the sizes of all terms
             terms = xp.abs(factors) @ cast(self._sizes, factors.dtype) + norms * self._lost
             is_clear = xp.abs(weights) > rounding * terms
-            products[:, self._is_weight] = xp.where(is_clear, weights, like(0.0, weights))
+            products[:, self._is_weight] = xp.where(is_clear, weights, 0.0)
         return products

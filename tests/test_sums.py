@@ -17,7 +17,6 @@ from skrf._sums import (
     Readout,
     Rows,
     Sums,
-    added,
     log_product,
     log_sum_exp,
 )
@@ -35,6 +34,11 @@ def rows_of(kind, seed, size, n, m=4):
     if kind != "by row":
         logs[rng.random(logs.shape) < 0.2] = -np.inf
     return Rows(logs) if kind == "positive" else Rows(rng.uniform(-1, 1, (n, m)), logs)
+
+
+def summed(rows, values):
+    """Return the sums over some rows, which are left as they are."""
+    return Sums.before(rows, values).add(rows.map(np.array), values)
 
 
 def exactly(rows):
@@ -74,7 +78,7 @@ def test_quotients_are_those_of_unlimited_range(kind, seed, of_queries, of_keys)
     queries, keys = rows_of(kind, seed, of_queries, 3), rows_of(kind, seed + 1, of_keys, 5)
     values = values_of(seed, 5)
     expected, loss = attended(queries, keys, values)
-    sums = added(None, keys.map(np.array), values)
+    sums = summed(keys, values)
     is_right, rounding = loss < 1e4, 8 * np.finfo(float).eps * (of_queries + of_keys)
     readout = Readout(sums, kind == "positive")
     for result in (
@@ -105,7 +109,7 @@ def test_any_order_of_adding_and_merging_is_the_same_sum(kind, seed, size):
     keys, values = rows_of(kind, seed, size, 6), values_of(seed, 6)
 
     def sums_of(rows):
-        return added(None, keys.part(rows).map(np.array), values[rows])
+        return summed(keys.part(rows), values[rows])
 
     whole, half = sums_of(slice(6)), slice(3, 6)
     single = [sums_of([i]) for i in np.random.default_rng(seed).permutation(6)]

@@ -17,9 +17,9 @@ from .._arrays import (
 from .._sums import exp_max_one, scale_queries
 from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
-from ._inputs import blocks
+from ._inputs import FEATURE_ROWS, blocks
 from .exact import exact_logits, rows_of_each_set
-from .linear import FEATURE_ROWS, key_sums
+from .linear import key_sums
 
 TOLERATED = 0.3  # relative error up to which there is no collapse
 _MOST_OF_A_MEAN = 1.5  # outputs larger than this many times all values are no means
@@ -189,7 +189,7 @@ def effective_features(features):
     n_queries, xp = features.inputs.q.shape[-2], features.xp
     sums = key_sums(features, FEATURE_ROWS)
     thinned = slice(None, None, -(-n_queries // _LOOKED_AT))
-    factors, *_ = scale_queries(features.queries(thinned), constant(sums.top)[:, None, :])
+    factors, _ = scale_queries(features.queries(thinned), constant(sums.top)[:, None, :])
     shares = constant(factors) * cast(constant(sums.sums)[:, None, None, :, 0], factors.dtype)
     total, squares = (
         to_host(xp.sum(values, axis=-1)).ravel() for values in (shares, shares * shares)

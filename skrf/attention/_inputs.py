@@ -9,12 +9,22 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-import array_api_compat
 import numpy as np
 
-from .._arrays import cast, in_library_of, is_array_api, largest_entry, like, namespace, to_host
+from .._arrays import (
+    Library,
+    in_library_of,
+    is_array_api,
+    largest_entry,
+    library,
+    namespace,
+    rows_at_once,
+    to_host,
+)
 from .._validation import check_not_masked, check_positive
 
+FEATURE_ROWS = 1024  # rows whose features are held at a time
+_ROW_ENTRIES = 512  # of features and sums, roughly, for a query of one head
 _THREADED_ROWS = 2**11  # queries and keys of a set, from which on threads pay
 _SHAPES = {"q": "(..., L, d)", "k": "(..., S, d)", "v": "(..., S, e)"}
 
@@ -37,6 +47,8 @@ class Inputs:
         Leading axes of the given queries and keys.
     dtype : dtype
         Type of results: that of the inputs if they are short floats, which are computed in float32.
+    library : Library
+        The array library of all of these.
     log_gates : ndarray of shape (U, S), default=None
         Logs of the share of the past that a position keeps, in float64.
     """
@@ -48,6 +60,7 @@ class Inputs:
     leading: tuple[int, ...]
     key_leading: tuple[int, ...]
     dtype: Any
+    library: Library
     log_gates: Any = None
 
     @property
@@ -63,12 +76,23 @@ class Inputs:
     @property
     def is_numpy(self):
         """Whether these are NumPy arrays."""
-        return isinstance(self.q, np.ndarray)
+        return self.library.xp is np
+
+    @property
+    def fit_shape(self):
+        """The width, and the heads of keys and of queries, which a fit fixes."""
+        n_heads = self.n_key_heads
+        return self.k.shape[-1], n_heads, n_heads * self.q.shape[1]
 
     @property
     def is_short(self):
         """Whether a set takes less time than it takes to begin threads."""
         return self.q.shape[-2] + self.k.shape[-2] < _THREADED_ROWS
+
+    def rows_at_once(self):
+        """Return how many rows of every head to work on at once: more on a GPU."""
+        n_heads = math.prod(self.q.shape[:-2])
+        return rows_at_once(self.q, n_heads * _ROW_ENTRIES, FEATURE_ROWS)
 
     def slices(self, n_rows, n_maps=1):
         """Return slices of sets that are computed at a time: of NumPy, about `n_rows` positions.
@@ -87,25 +111,24 @@ class Inputs:
             return self
         names = "q", "k", "v", "padding", "log_gates"
         arrays = {name: getattr(self, name) for name in names}
-        parts = {name: x if x is None else x[sets, ...] for name, x in arrays.items()}
-        return replace(self, **parts)
+        return replace(self, **{n: x if x is None else x[sets, ...] for n, x in arrays.items()})
 
     def given_layout(self, rows):
         """Put rows of shape (U, G, L, n), one per query, back behind the leading axes of q."""
-        rows = namespace(rows).reshape(rows, (*self.leading, *rows.shape[-2:]))
-        return cast(rows, self.dtype)
+        rows = self.library.xp.reshape(rows, (*self.leading, *rows.shape[-2:]))
+        return self.library.cast(rows, self.dtype)
 
     def given_rows(self, logs):
         """Put logarithms of shape (U, G, L), one per query, back behind the leading axes of q."""
-        xp = namespace(logs)
+        xp = self.library.xp
         dtype = xp.float64 if self.dtype == xp.float64 else xp.float32
         with np.errstate(over="ignore"):
-            return cast(xp.reshape(logs, (*self.leading, logs.shape[-1])), dtype)
+            return self.library.cast(xp.reshape(logs, (*self.leading, logs.shape[-1])), dtype)
 
     def on_host(self):
         """Return the same with arrays of NumPy, which statistics need."""
-        arrays = map(to_host, (self.q, self.k, self.v, self.padding))
-        return Inputs(*arrays, self.leading, self.key_leading, self.dtype)
+        q, k, v, padding = map(to_host, (self.q, self.k, self.v, self.padding))
+        return replace(self, q=q, k=k, v=v, padding=padding, library=library(q), log_gates=None)
 
     def heads_of(self, sets):
         """Return the query heads that read some sets, shape (G,) for one and (n, G) for a list."""
@@ -150,9 +173,11 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
     TypeError
         If an input is not made of real numbers, or the padding not of booleans.
     """
-    xp, (q, k, v) = _arrays({"q": q, "k": k, "v": v})
+    q, k, v = _arrays({"q": q, "k": k, "v": v})
     check_flag("causal", causal)
     dtypes, shapes = (q.dtype, k.dtype, v.dtype), (tuple(q.shape), tuple(k.shape), tuple(v.shape))
+    arrays = library(q)
+    xp, cast = arrays.xp, arrays.cast
     dtype, result_dtype = _dtypes(xp, dtypes)
     leading, key_leading, n_sets = _layout(shapes, bool(causal), is_step)
     q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
@@ -165,11 +190,11 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
     if padding is not None:
         padding = in_library_of(padding, k)
         # Padded entries must not decide the precision used for the others.
-        k, v = (xp.where(padding[..., None], like(0.0, array), array) for array in (k, v))
+        k, v = (xp.where(padding[..., None], 0.0, array) for array in (k, v))
     if is_checked:  # only what is not padding
         for name, array in (("q", q), ("k", k), ("v", v)):
             check_finite(name, array)
-    return Inputs(q, k, v, padding, leading, key_leading, result_dtype)
+    return Inputs(q, k, v, padding, leading, key_leading, result_dtype, arrays)
 
 
 def check_scale(scale, width):
@@ -203,17 +228,14 @@ def check_flag(name, value):
 
 
 def _arrays(inputs):
-    """Return the library of the inputs, and the inputs as its arrays."""
+    """Return the inputs as arrays of one library."""
     arrays = inputs.values()
     if {type(values) for values in arrays} == {np.ndarray}:
-        return np, arrays
+        return arrays
     if not any(map(is_array_api, arrays)):
-        return np, [as_array(name, values) for name, values in inputs.items()]
-    try:
-        if all(map(array_api_compat.is_array_api_obj, arrays)):
-            return array_api_compat.array_namespace(*arrays), arrays
-    except TypeError:
-        pass
+        return [as_array(name, values) for name, values in inputs.items()]
+    if len({library(values) for values in arrays}) == 1:
+        return arrays
     kinds = ", ".join(f"{name} {type(values)!r}" for name, values in inputs.items())
     raise TypeError(f"q, k and v must be arrays of one library, got {kinds}.")
 

@@ -8,11 +8,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from .._arrays import (
-    arithmetic,
     cast,
     constant,
     in_library_of,
     largest_entry,
+    library,
     like,
     namespace,
 )
@@ -179,14 +179,14 @@ def _by_block(inputs, heads, dtype, scale, causal, mask, block_size):
         if mask is not None:
             numbers, keys = np.arange(rows.start, rows.stop), slice(0, n)
             entries = mask.entries(numbers, keys, constant(weights), heads)
-            weights = arithmetic(weights).multiply(weights, entries)
+            weights = library(weights).multiply(weights, entries)
         total = xp.sum(weights, axis=-1, keepdims=True)
         if mask is not None and not bool(xp.all(constant(total) >= LEAST[name_of(total)])):
             # Some queries see no key, or only such as weigh far less than others.
             with np.errstate(divide="ignore"):
                 logs = np.log(mask.entries(numbers, keys, np.float64(), heads))
             logits = exact_logits(inputs, rows, n, xp.float64, scale, causal)
-            weights, level = exp_and_max(arithmetic(logits).add(logits, like(logs, logits)))
+            weights, level = exp_and_max(library(logits).add(logits, like(logs, logits)))
             total = xp.sum(weights, axis=-1, keepdims=True)
         means, logs = means_and_logs(weights, total, level, inputs.v[:, None, :n, :])
         yield means, logs if mask is None else logs + math.log(mask.largest)
@@ -198,7 +198,7 @@ def means_and_logs(weights, total, level, v):
     logs = log_weights(total[..., 0], level[..., 0])
     # Divide before multiplying by the values, which may be near the largest float.
     total = namespace(total).where(total == 0, like(1.0, total), total)
-    weights = arithmetic(weights).divide(weights, total)
+    weights = library(weights).divide(weights, total)
     return cast(weights @ cast(v, weights.dtype), v.dtype), logs
 
 
@@ -224,7 +224,7 @@ def exact_logits(inputs, rows, n, dtype, scale, causal):
     xp, logits = namespace(q), (cast(q, dtype) * scale) @ transposed(cast(k, dtype))
     if causal:
         first = inputs.k.shape[-2] - inputs.q.shape[-2]
-    do, is_slice = arithmetic(logits), isinstance(rows, slice)
+    do, is_slice = library(logits), isinstance(rows, slice)
     positions = first + (np.arange(rows.start, rows.stop)[None] if is_slice else rows)
     positions = in_library_of(positions, q)
     if inputs.log_gates is not None:

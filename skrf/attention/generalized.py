@@ -10,11 +10,11 @@ import numpy as np
 from sklearn.base import clone
 
 from .._arrays import (
-    arithmetic,
     cast,
     constant,
     largest_entry,
     largest_norm2,
+    library,
     like,
     namespace,
 )
@@ -388,7 +388,7 @@ class Generalized(FeatureMap):
             if self.epsilon:
                 least = like(math.log(self.epsilon), products)
                 products = namespace(products).logaddexp(products, least)
-            return Rows(arithmetic(products).subtract(products, share))
+            return Rows(library(products).subtract(products, share))
         values, scale = _on_scale(self._values(products), self.name)
         return Rows(values, scale - share)
 

@@ -26,42 +26,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import (
-    arithmetic,
-    cast,
-    constant,
-    is_array_api,
-    is_on_gpu,
-    is_torch,
-    like,
-    namespace,
-    rows_at_once,
-    to_host,
-)
-from .._sums import (
-    Memory,
-    Rows,
-    Sums,
-    added,
-    finite,
-    rise_limit,
-    scale_keys,
-    scale_queries,
-    transposed,
-)
+from .._arrays import constant, is_on_gpu, library, namespace, to_host
+from .._sums import Memory, Rows, Sums, finite, scale_keys, scale_queries
 from .._threads import rows_of_call
 from ..features import needs_double
 from ._gates import gate_sums
-from ._inputs import blocks, blocks_between, check_finite, side_by_side
+from ._inputs import FEATURE_ROWS, blocks, blocks_between, check_finite, side_by_side
 from .merging import log_weights
 
-FEATURE_ROWS = 1024  # rows whose features are held at a time
 _PART_ROWS, _ARRAY_API_PART_ROWS = 128, 64  # of a triangular product, half of which is for nothing
 _ALONE = 64  # positions of a call up to which their pairs cost less than sums of features
 _RESET = 20.0  # nats by which a gate lets the past fall so far that a block begins there
 _FAR = 64.0  # nats that float32 holds to 4e-6
 _USUAL = 1e6  # values between this and its inverse stay inside the range of float32
-_ROW_ENTRIES = 512  # of features and sums, roughly, for a query of one head
+# How far exponents of a feature may rise among rows that share a scale.
+_RISES = {"float32": 40.0, "float64": 300.0}
 _NEW = Memory(np.empty, np.empty)
 
 
@@ -93,8 +72,8 @@ class KeyFeatures:
         n = len(maps)
         if sets.stop - sets.start < n:
             maps = [maps[i % n] for i in range(sets.start, sets.stop)]
-        self.inputs, self.maps, self.xp = inputs.of(sets), maps, namespace(inputs.q)
-        self._parts, inputs = {}, self.inputs
+        self.inputs, self.maps, self.library = inputs.of(sets), maps, inputs.library
+        self._pieces, inputs, self.xp = {}, self.inputs, inputs.library.xp
         self.is_positive = all([head.is_positive for head in maps])
         largest, gates = check_finite("v", inputs.v), inputs.log_gates
         self.is_usual = largest == 0 or 1 / _USUAL < largest < _USUAL
@@ -103,7 +82,7 @@ class KeyFeatures:
         # Both sides are checked, and have the highest precision that one of them needs.
         self.dtype = self.xp.float64 if self._needs_double(is_double) else inputs.q.dtype
         self._memory = _NEW, _NEW  # for a step, which is one block
-        if inputs.is_numpy and inputs.k.shape[-2] > 1:
+        if self.xp is np and inputs.k.shape[-2] > 1:
             self._memory = Memory(), Memory()
 
     def _needs_double(self, is_double):
@@ -120,27 +99,22 @@ class KeyFeatures:
         ]
         return is_double or any(needed)
 
-    def rows_at_once(self, block_size):
-        """Return how many rows of every head to work on at once: more on a GPU."""
-        n_heads = math.prod(self.inputs.q.shape[:-2])
-        return block_size or rows_at_once(self.inputs.q, n_heads * _ROW_ENTRIES, FEATURE_ROWS)
-
-    def cut(self, name, parts):
-        """Cut an input into the slices of rows that are read: all of its rows, in their order.
+    def cut(self, **slices):
+        """Cut inputs into the slices of rows that are read: all of their rows, in their order.
 
         Torch fills a gradient of the whole length for every slice that is read alone.
         """
-        array = getattr(self.inputs, name)
-        if is_torch(array) and len(parts) > 1:
-            pieces = array.split([rows.stop - rows.start for rows in parts], dim=-2)
-            self._parts[name] = {
-                rows.start: piece for rows, piece in zip(parts, pieces, strict=True)
-            }
+        for name, rows in slices.items() if self.library.is_torch else ():
+            if len(rows) > 1:
+                sizes = [part.stop - part.start for part in rows]
+                pieces = getattr(self.inputs, name).split(sizes, dim=-2)
+                starts = (part.start for part in rows)
+                self._pieces[name] = dict(zip(starts, pieces, strict=True))
 
     def _rows(self, name, rows):
         """Return some rows of an input."""
-        if name in self._parts:
-            return self._parts[name][rows.start]
+        if name in self._pieces:
+            return self._pieces[name][rows.start]
         return getattr(self.inputs, name)[..., rows, :]
 
     def queries(self, rows):
@@ -154,38 +128,38 @@ class KeyFeatures:
         features = self._of(sides, self._rows("k", rows), self._memory[1])
         if padding is None:
             return features
-        hidden, fill = padding[..., rows, None], arithmetic(features.values).fill
+        hidden, fill = padding[..., rows, None], self.library.fill
         if features.holds_logs:
             return Rows(fill(features.values, hidden, -np.inf))
         return Rows(features.values, fill(features.scale, hidden, -np.inf))
 
     def values(self, rows):
         """Return [1, values] of some keys (U, n, 1 + e); rows of padding are 0."""
-        xp, values, padding = self.xp, self._rows("v", rows), self.inputs.padding
-        values = cast(values, self.dtype)
+        xp, padding = self.xp, self.inputs.padding
+        values = self.library.cast(self._rows("v", rows), self.dtype)
         values = xp.concat([xp.ones_like(values[..., :1]), values], axis=-1)
         if padding is None:
             return values
-        return xp.where(padding[..., rows, None], like(0.0, values), values)
+        return xp.where(padding[..., rows, None], 0.0, values)
 
     def _of(self, sides, X, memory):
         """Return the features of rows (U, ..., d) of every set, each by its own map."""
         reshape, (*lead, width), n = self.xp.reshape, X.shape, len(sides)
-        X = cast(X, self.dtype)
+        X = self.library.cast(X, self.dtype)
+        if n == 1:
+            rows = memory.rows(sides[0], reshape(X, (-1, width)))
+            return rows.map(lambda array: reshape(array, (*lead, array.shape[-1])))
         with rows_of_call(math.prod(lead)):
-            if n == 1:
-                rows = memory.rows(sides[0], reshape(X, (-1, width)))
-                return rows.map(lambda array: reshape(array, (*lead, array.shape[-1])))
             # Scratch memory would serve one map at a time.
-            parts = [_NEW.rows(sides[i], reshape(X[i::n, ...], (-1, width))) for i in range(n)]
-        if not (self.is_positive or all(part.shares_scale for part in parts)):
-            parts = [_signed(part) for part in parts]
+            of_maps = [_NEW.rows(sides[i], reshape(X[i::n, ...], (-1, width))) for i in range(n)]
+        if not (self.is_positive or all(rows.shares_scale for rows in of_maps)):
+            of_maps = [_signed(rows) for rows in of_maps]
 
         def together(arrays):
             arrays = [reshape(array, (lead[0] // n, -1, array.shape[-1])) for array in arrays]
             return reshape(self.xp.stack(arrays, axis=1), (*lead, -1))
 
-        return Rows(*(None if a[0] is None else together(a) for a in zip(*parts, strict=True)))
+        return Rows(*(None if a[0] is None else together(a) for a in zip(*of_maps, strict=True)))
 
 
 def _signed(rows):
@@ -202,30 +176,29 @@ def _signed(rows):
 
 def key_sums(features, size):
     """Return the `Sums` over all keys."""
-    sums, parts = None, blocks(features.inputs.k.shape[-2], size)
-    features.cut("k", parts)
-    features.cut("v", parts)
-    for rows in parts:
-        sums = added(sums, features.keys(rows), features.values(rows))
+    sums, slices = None, blocks(features.inputs.k.shape[-2], size)
+    features.cut(k=slices, v=slices)
+    for rows in slices:
+        keys, values = features.keys(rows), features.values(rows)
+        sums = (Sums.before(keys, values) if sums is None else sums).add(keys, values)
     return sums
 
 
-def attend_to_all(features, out, block_size=None):
-    """Write the attention of all queries to all keys to an `Output`."""
-    size = features.rows_at_once(block_size)
+def attend_to_all(features, out, size):
+    """Write the attention of all queries to all keys to an `Output`, `size` rows at a time."""
     sums = key_sums(features, size)
     sums = sums.balanced() if features.is_positive else sums
     sums = Sums(sums.sums[..., None, :, :], sums.top[..., None, :])  # for the heads of a set
-    parts = blocks(features.inputs.q.shape[-2], size)
-    features.cut("q", parts)
-    for rows in parts:
-        out.put(*sums.weigh(features.queries(rows)))
+    slices = blocks(features.inputs.q.shape[-2], size)
+    features.cut(q=slices)
+    for rows in slices:
+        out.write(*sums.weigh(features.queries(rows)))
 
 
 # ---------------------------------------------------------------- earlier keys
 
 
-def attend_to_earlier(features, out, sums, block_size, goes_on=True):
+def attend_to_earlier(features, out, sums, size, goes_on=True):
     """Write causal attention to an `Output`, and return the sums over all keys.
 
     Parameters
@@ -236,21 +209,18 @@ def attend_to_earlier(features, out, sums, block_size, goes_on=True):
         What is written.
     sums : Sums or None
         Over the keys of earlier calls.
-    block_size : int or None
+    size : int
         Number of positions whose features are held at a time.
     goes_on : bool, default=True
         Whether the sums are wanted.
     """
     n, gates = features.inputs.k.shape[-2], features.inputs.log_gates
     first = n - features.inputs.q.shape[-2]
-    parts = [slice(0, 1)]
-    if n > 1:
-        parts = _blocks_of_gates([0, first, n], gates, features.rows_at_once(block_size))
-    is_alone = sums is None and not goes_on and len(parts) == 1 and n <= _ALONE
-    own = [slice(rows.start - first, rows.stop - first) for rows in parts if rows.start >= first]
-    for name, of_input in (("q", own), ("k", parts), ("v", parts)):
-        features.cut(name, of_input)
-    for rows in parts:
+    slices = _blocks_of_gates([0, first, n], gates, size) if n > 1 else [slice(0, 1)]
+    is_alone = sums is None and not goes_on and len(slices) == 1 and n <= _ALONE
+    of_queries = [slice(s.start - first, s.stop - first) for s in slices if s.start >= first]
+    features.cut(q=of_queries, k=slices, v=slices)
+    for rows in slices:
         keys, values, fall = features.keys(rows), features.values(rows), None
         block_gates = None if gates is None else gates[..., rows]
         if block_gates is not None and sums is not None:
@@ -286,47 +256,63 @@ def _attend_in_block(out, sums, queries, keys, values, fall, is_alone):
     is_alone : bool
         Whether nothing comes before or after, so that no sums are needed.
     """
-    n = values.shape[-2]
+    do, n = out.library, values.shape[-2]
     if n == 1:
-        products, level, sums = _position(sums, queries, keys, values)
-        out.put(products, level)
+        products, level, sums = _position(do, sums, queries, keys, values)
+        out.write(products, level)
         return sums
-    for rows, top in _safe_parts(sums, keys):
+    for rows, top in _safe_slices(do, sums.top, keys.exponents):
         is_alone = is_alone and rows == slice(0, n)
         earlier = None if is_alone else sums.at(top)
-        left, _, level = scale_queries(queries.part(rows), top[..., None, :])
-        right, _ = scale_keys(keys.part(rows), top)
-        products, total = _products(left, right, values[..., rows, :], earlier)
+        left, level = scale_queries(queries.part(rows), top[..., None, :])
+        right = scale_keys(keys.part(rows), top)
+        products, total = _products(do, left, right, values[..., rows, :], earlier)
         if not is_alone:
-            sums = Sums(earlier + cast(total, earlier.dtype), top)
-        out.put(products, level if fall is None else level + fall[..., rows, :])
+            sums = Sums(earlier + do.cast(total, earlier.dtype), top)
+        out.write(products, level if fall is None else level + fall[..., rows, :])
     return sums
 
 
-def _safe_parts(sums, keys):
-    """Yield (rows, exponents at their end), where exponents rise by at most the limit within rows.
+def _safe_slices(do, top, exponents):
+    """Yield (rows, exponents at their end), where exponents rise by at most a limit within rows.
 
-    Every feature then has a key of exponent top - limit or more before any row of the part.
+    Every feature then has a key of exponent top - limit or more before any row of the slice.
+
+    Parameters
+    ----------
+    do : Library
+        That of the arrays.
+    top : array of shape (U, M) or (U, 1)
+        Exponents before the first row.
+    exponents : array of shape (U, n, M) or (U, n, 1)
+        Those of the rows.
     """
-    limit = rise_limit(keys.values)
-    waiting = [slice(0, keys.values.shape[-2])]
+    xp, exponents = do.xp, do.constant(exponents)
+    limit = _RISES[str(exponents.dtype).rsplit(".", 1)[-1]]
+    waiting = [slice(0, exponents.shape[-2])]
     while waiting:
         rows = waiting.pop()
-        block = keys.part(rows)
-        top = sums.raised(block)
-        if rows.stop - rows.start > 1 and sums.rise(block, top) > limit:
-            middle = (rows.start + rows.stop) // 2
-            waiting += [slice(middle, rows.stop), slice(rows.start, middle)]
-            continue
-        yield rows, top
-        sums = Sums(sums.sums, top)
+        block = exponents[..., rows, :]
+        end = xp.maximum(top, do.cast(xp.max(block, axis=-2), xp.float64))
+        if rows.stop - rows.start > 1:
+            start = xp.maximum(top, do.cast(block[..., 0, :], xp.float64))
+            is_seen = end > -np.inf
+            rise = xp.where(is_seen, end, 0.0) - xp.where(is_seen, start, 0.0)
+            if float(xp.max(rise)) > limit:
+                middle = (rows.start + rows.stop) // 2
+                waiting += [slice(middle, rows.stop), slice(rows.start, middle)]
+                continue
+        yield rows, end
+        top = end
 
 
-def _position(before, queries, keys, values):
+def _position(do, before, queries, keys, values):
     """Return what a single position reads, the log scales of that, and the sums including its key.
 
     Parameters
     ----------
+    do : Library
+        That of the arrays.
     before : Sums
         Over the keys of earlier positions.
     queries, keys : Rows
@@ -334,32 +320,32 @@ def _position(before, queries, keys, values):
     values : array of shape (U, 1, 1 + e)
         [weight, values].
     """
-    xp, exponents = namespace(values), keys.exponents[..., 0, :]
-    highest = cast(constant(exponents), xp.float64)
-    top = xp.maximum(before.top, highest)
-    level = xp.where(top > -np.inf, top, xp.zeros_like(top))
+    xp, exponents = do.xp, keys.exponents[..., 0, :]
+    top = xp.maximum(before.top, do.cast(do.constant(exponents), xp.float64))
+    level = xp.where(top > -np.inf, top, 0.0)
     fall, earlier = before.top - level, before.sums
     if xp is not np or fall.any():
         earlier = earlier * xp.exp(fall)[..., None]
     factors = xp.exp(exponents - level)
     if not keys.holds_logs:
         factors = keys.values[..., 0, :] * factors
-    sums = factors[..., None] * values
-    sums = arithmetic(sums).add(sums, earlier)
+    sums = do.add(factors[..., None] * values, earlier)
     exponents = queries.exponents + top[..., None, None, :]
-    highest = xp.max(constant(exponents), axis=-1, keepdims=True)
-    level = xp.where(highest > -np.inf, highest, xp.zeros_like(highest))
+    highest = xp.max(do.constant(exponents), axis=-1, keepdims=True)
+    level = xp.where(highest > -np.inf, highest, 0.0)
     factors = xp.exp(exponents - level)
     if not queries.holds_logs:
         factors = queries.values * factors
     return factors @ sums[..., None, :, :], level, Sums(sums, top)
 
 
-def _products(queries, keys, values, earlier=None):
+def _products(do, queries, keys, values, earlier=None):
     """Return what positions read of keys up to their own, and the sums over these keys.
 
     Parameters
     ----------
+    do : Library
+        That of the arrays.
     queries, keys : array of shape (U, G, n, M) and (U, n, M)
         Factors of features; NumPy's are overwritten.
     values : array of shape (U, n, 1 + e)
@@ -375,15 +361,15 @@ def _products(queries, keys, values, earlier=None):
     total : array of shape (U, M, 1 + e) or None
         The sums.
     """
-    xp, n = namespace(keys), keys.shape[-2]
+    xp, n, values = do.xp, keys.shape[-2], do.cast(values, keys.dtype)
     size = _PART_ROWS if xp is np else _ARRAY_API_PART_ROWS
-    keys, values = _in_parts(keys, size, xp), _in_parts(cast(values, keys.dtype), size, xp)
+    keys, values = _in_parts(keys, size, xp), _in_parts(values, size, xp)
     queries = _heads_as_rows(xp.moveaxis(_in_parts(queries, size, xp), -4, -3), xp)
-    turned, total = transposed(keys), None
-    products = _lower(queries @ turned) @ values
+    turned, total = xp.matrix_transpose(keys), None
+    products = _lower(queries @ turned, xp) @ values
     if earlier is not None:
-        earlier, total = _sums_before(cast(earlier, values.dtype), turned @ values)
-        products = arithmetic(values).add(products, queries @ earlier)
+        earlier, total = _sums_before(do.cast(earlier, values.dtype), turned @ values, xp)
+        products = do.add(products, queries @ earlier)
     products = xp.reshape(products, (*products.shape[:-2], -1, *values.shape[-2:]))
     return _heads_as_rows(xp.moveaxis(products, -3, -4), xp)[..., :n, :], total
 
@@ -403,7 +389,7 @@ def _heads_as_rows(array, xp):
     return xp.reshape(array, shape)
 
 
-def _sums_before(first, products):
+def _sums_before(first, products, xp):
     """Return sums over what comes before every part, and over all parts alone.
 
     Parameters
@@ -412,28 +398,31 @@ def _sums_before(first, products):
         What comes before the first part.
     products : array of shape (U, P, M, c)
         Sums over each part; NumPy arrays are overwritten.
+    xp : module
+        Their namespace.
     """
-    xp, first = namespace(products), first[:, None, :, :]
+    first = first[:, None, :, :]
     if products.shape[1] == 1:
         return first, products[:, 0, :, :]
+    if xp is np:
+        total = 0.0
+        for i in range(products.shape[1]):
+            before, total = total, total + products[:, i]
+            products[:, i] = first[:, 0] + before
+        return products, total
     if is_on_gpu(products):
         sums = xp.cumulative_sum(products, axis=1, dtype=products.dtype)
         return xp.concat([first, first + sums[:, :-1, :, :]], axis=1), sums[:, -1, :, :]
-    if is_array_api(products):  # the gradient of a cumulative sum would take twice as long
-        earlier = accumulate(xp.unstack(products, axis=1)[:-1], initial=first[:, 0, :, :])
-        return xp.stack(list(earlier), axis=1), xp.sum(products, axis=1)
-    total = 0.0
-    for i in range(products.shape[1]):
-        before, total = total, total + products[:, i]
-        products[:, i] = first[:, 0] + before
-    return products, total
+    # The gradient of a cumulative sum would take twice as long.
+    earlier = accumulate(xp.unstack(products, axis=1)[:-1], initial=first[:, 0, :, :])
+    return xp.stack(list(earlier), axis=1), xp.sum(products, axis=1)
 
 
-def _lower(products):
+def _lower(products, xp):
     """Return products (..., G c, c) with 0 for later keys; NumPy's are overwritten."""
-    xp, c = namespace(products), products.shape[-1]
+    c = products.shape[-1]
     heads = xp.reshape(products, (*products.shape[:-2], -1, c, c))
-    if is_array_api(products):
+    if xp is not np:
         return xp.reshape(xp.tril(heads), products.shape)
     heads *= np.tri(c, dtype=products.dtype)
     return products
@@ -459,30 +448,30 @@ def _gated(keys, gates):
     The factor of a query cancels in its quotient: its logarithm is returned as well, (U, 1, n, 1).
     NumPy features are overwritten.
     """
-    xp = namespace(gates)
-    falls = xp.concat([xp.zeros_like(gates[..., :1]), gate_sums(gates[..., 1:])], axis=-1)[
-        ..., None
-    ]
-    return _shifted(keys, -cast(falls, keys.values.dtype)), falls[..., None, :, :]
+    do, sums = library(gates), gate_sums(gates[..., 1:])
+    falls = do.xp.concat([do.xp.zeros_like(gates[..., :1]), sums], axis=-1)[..., None]
+    return _shifted(keys, -do.cast(falls, keys.values.dtype), do), falls[..., None, :, :]
 
 
-def _shifted(rows, shift):
+def _shifted(rows, shift, do):
     """Return features with a shift of their logarithms."""
     if rows.holds_logs:
-        return Rows(arithmetic(rows.values).add(rows.values, shift))
-    fixed, values = constant(shift), rows.values
-    if is_array_api(values):  # no gradient flows through scales
-        values = values * namespace(values).exp(shift - fixed)
+        return Rows(do.add(rows.values, shift))
+    fixed, values = do.constant(shift), rows.values
+    if do.xp is not np:  # no gradient flows through scales
+        values = values * do.xp.exp(shift - fixed)
     return Rows(values, rows.scale + fixed)
 
 
 def _faded(sums, log_gates):
     """Return `Sums` as they are after some gates (..., n)."""
-    xp, values = namespace(log_gates), sums.sums
-    fall = log_gates if log_gates.shape[-1] == 1 else xp.sum(log_gates, axis=-1, keepdims=True)
-    fixed = constant(fall)
-    if is_array_api(values):  # no gradient flows through exponents, nor to a gate of 0
-        change = xp.where(fixed > -np.inf, fall - fixed, like(0.0, fixed))
+    do, values, fall = library(log_gates), sums.sums, log_gates
+    xp = do.xp
+    if log_gates.shape[-1] > 1:
+        fall = xp.sum(log_gates, axis=-1, keepdims=True)
+    fixed = do.constant(fall)
+    if xp is not np:  # no gradient flows through exponents, nor to a gate of 0
+        change = xp.where(fixed > -np.inf, fall - fixed, 0.0)
         values = values * xp.exp(change)[..., None]
     with np.errstate(over="ignore"):  # to -inf: nothing is left
         return Sums(values, sums.top + fixed)
@@ -493,9 +482,9 @@ def _fall_far(gates):
     if gates.shape[-1] == 1:  # a step of a stream
         return False
     gates, xp = constant(gates), namespace(gates)
-    gates = xp.where(gates < -_RESET, like(0.0, gates), gates)  # those begin a block
-    parts = blocks(gates.shape[-1], FEATURE_ROWS)
-    return min(float(xp.min(xp.sum(gates[..., rows], axis=-1))) for rows in parts) < -_FAR
+    gates = xp.where(gates < -_RESET, 0.0, gates)  # those begin a block
+    slices = blocks(gates.shape[-1], FEATURE_ROWS)
+    return min(float(xp.min(xp.sum(gates[..., rows], axis=-1))) for rows in slices) < -_FAR
 
 
 # ---------------------------------------------------------------- results
@@ -514,18 +503,23 @@ class Output:
 
     def __init__(self, features, wants_lse=False):
         self.may_be_lost, self.wants_lse = not features.is_positive, wants_lse
+        self.library = features.library
         self._outs, self._logs, self._zeros = [], [], []
 
-    def put(self, sums, level):
-        """Add the rows of denominators and numerators (..., n, 1 + e), given their log scales."""
+    def write(self, sums, level):
+        """Write the quotients of the next rows, [denominators, numerators] (..., n, 1 + e).
+
+        `level` has the log scales of the rows.
+        """
         weights = sums[..., :1]
         is_zero = weights == 0
         if self.may_be_lost:
             self._zeros.append(to_host(constant(is_zero[..., 0])))
         if self.wants_lse:
             self._logs.append(log_weights(weights[..., 0], level[..., 0]))
-        if is_array_api(sums) or is_zero.any():  # dividing by inf gives 0, and no gradient
-            weights = namespace(sums).where(is_zero, like(np.inf, sums), weights)
+        xp = self.library.xp
+        if xp is not np or is_zero.any():  # dividing by inf gives 0, and no gradient
+            weights = xp.where(is_zero, np.inf, weights)
         self._outs.append(sums[..., 1:] / weights)
 
     def joined(self):
@@ -574,7 +568,7 @@ class AttentionResult(NamedTuple):
             return results[0]
         outs, logs, sums, is_double, n_lost, distances = zip(*results, strict=True)
         logs = None if logs[0] is None else side_by_side(logs, 0)
-        sums = None if sums[0] is None else [(part.sums, part.top) for part in sums]
+        sums = None if sums[0] is None else [(of_sets.sums, of_sets.top) for of_sets in sums]
         if sums is not None:
             sums = Sums(*(side_by_side(arrays, 0) for arrays in zip(*sums, strict=True)))
         return cls(side_by_side(outs, 0), logs, sums, any(is_double), sum(n_lost), sum(distances))

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from .._arrays import (
-    arithmetic,
     cast,
     constant,
     in_library_of,
     is_array_api,
+    library,
     like,
     namespace,
     take,
@@ -122,7 +122,7 @@ def attend(key_features, mask, heads, out):
     if np.any(order[1:] < order[:-1]):
         result = [take(array, np.argsort(order), -2) for array in result]
     sums, level = result
-    out.put(sums, level + math.log(mask.largest))
+    out.write(sums, level + math.log(mask.largest))
     return _n_lost(sums, features, mask) if features.is_signed else 0
 
 
@@ -175,8 +175,8 @@ def _by_products(features, mask):
     keys, queries, values = features.keys, features.queries, features.values
     xp, every = namespace(values), slice(0, None)
     top = constant(xp.max(keys.exponents, axis=-2))
-    Q, _, level = scale_queries(_new_rows(queries, every), top[..., None, :])
-    K, _ = scale_keys(_new_rows(keys, every), top)
+    Q, level = scale_queries(_new_rows(queries, every), top[..., None, :])
+    K = scale_keys(_new_rows(keys, every), top)
     Q, K, V = (transposed(array) for array in (Q, K, values))
     if not is_array_api(values):  # NumPy's transforms are faster on contiguous rows
         Q, K, V = map(np.ascontiguousarray, (Q, K, V))
@@ -275,16 +275,16 @@ def _block(rows, features, mask):
     top = xp.full_like(exponents[..., 0, :], -np.inf)
     for block in parts:
         top = xp.maximum(top, xp.max(some_rows(exponents, block), axis=-2))
-    Q, _, level = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
+    Q, level = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
     shape = (*Q.shape[:-1], values.shape[-1])
     sums, sizes = in_library_of(np.zeros(shape), values), 0.0
     for block in parts:
-        K, _ = scale_keys(_new_rows(features.keys, block), top)
+        K = scale_keys(_new_rows(features.keys, block), top)
         K = transposed(K)[..., None, :, :]
         entries = mask.entries(rows, block, values, features.heads)
         weights = _of_all_heads(entries, mask)
         kernel = Q @ K
-        kernel = arithmetic(kernel).multiply(kernel, weights)
+        kernel = library(kernel).multiply(kernel, weights)
         sums = sums + cast(kernel @ some_rows(values, block)[..., None, :, :], xp.float64)
         if features.is_signed:
             # Terms may cancel: their largest possible size decides whether the sum is accurate.

@@ -184,7 +184,7 @@ class ApproxKernelAttention(EstimatorBase):
         check_flag("causal", self.causal)
         inputs = check_inputs(q, k, k, key_padding_mask, is_checked=False)
         prototype = self._prototype(inputs.k.shape[-1])
-        shape = _shape_of_fit(inputs)
+        shape = inputs.fit_shape
         if before is not None and shape != self._fitted_shape:
             raise ValueError(
                 f"partial_fit needs width and heads of fit, {self._fitted_shape}, got {shape}."
@@ -268,7 +268,7 @@ class ApproxKernelAttention(EstimatorBase):
         width = inputs.k.shape[-1]
         prototype = self._prototype(width)
         if hasattr(self, "feature_maps_"):
-            shape = _shape_of_fit(inputs)
+            shape = inputs.fit_shape
             if shape != self._fitted_shape:
                 raise ValueError(
                     "q has {2} heads and k {1} of width {0}, but the operator was fitted to {5} "
@@ -397,22 +397,21 @@ class ApproxKernelAttention(EstimatorBase):
             before = sums_of_sets(state, inputs, maps[0].n_features, self._marks(maps, inputs))
             is_double = state.is_double or n_queries == 1  # which costs less than to ask
 
+        size = self.block_size or inputs.rows_at_once()
+
         def attend(sets):
             features = linear.KeyFeatures(inputs, maps, sets, is_double)
-            out, sums = (
-                linear.Output(features, wants_lse),
-                None if before is None else before.of(sets),
-            )
+            out = linear.Output(features, wants_lse)
+            sums = None if before is None else before.of(sets)
             if mask is not None:
                 heads = inputs.heads_of(np.arange(sets.start, sets.stop))
                 n_lost = masked.attend(features, mask, heads, out)
             elif self.causal:
                 earlier = sums
-                options = self.block_size, state is not None
-                sums = linear.attend_to_earlier(features, out, sums, *options)
+                sums = linear.attend_to_earlier(features, out, sums, size, state is not None)
                 n_lost = n_lost_of(features.inputs, out.zeros(), True, earlier)
             else:
-                linear.attend_to_all(features, out, self.block_size)
+                linear.attend_to_all(features, out, size)
                 n_lost = n_lost_of(features.inputs, out.zeros(), False)
             outputs, distances = out.joined(), 0.0
             if n_sampled:
@@ -596,7 +595,7 @@ class ApproxKernelAttention(EstimatorBase):
         """Return slices of the sets that are computed at a time."""
         if differ_in_size(maps):
             return blocks(inputs.k.shape[0], 1)
-        return inputs.slices(self.block_size or linear.FEATURE_ROWS, len(maps))
+        return inputs.slices(self.block_size or inputs.rows_at_once(), len(maps))
 
     @property
     def _is_softmax(self):
@@ -626,9 +625,3 @@ class ApproxKernelAttention(EstimatorBase):
         maps = self._maps(inputs)
         check_lse(return_lse, maps)
         return inputs, maps
-
-
-def _shape_of_fit(inputs):
-    """Return the width, and the heads of keys and of queries, which a fit fixes."""
-    n_heads = inputs.n_key_heads
-    return inputs.k.shape[-1], n_heads, n_heads * inputs.q.shape[1]

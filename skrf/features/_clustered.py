@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from .. import variances
-from .._arrays import Kept, arithmetic, like, namespace, squared_distances
+from .._arrays import Kept, library, like, namespace, squared_distances
 from .._sums import Rows
 from .._validation import check_integer
 from ..projections import DenseProjection, Projection
@@ -128,7 +128,7 @@ class RecentredMap(ClusteredMap):
         row = self.affine.outer_term(X) - rows.squared_norms()
         levels = rows.dot(self._sums) + row[:, None]
         logs = rows.dot(self.projection)[:, None, :] * like(self._slopes, levels)[:, None]
-        do, bias = arithmetic(logs), self._kept.like(logs, lambda: self._bias)
+        do, bias = library(logs), self._kept.like(logs, lambda: self._bias)
         logs = do.add(do.add(logs, levels[:, :, None]), bias)
         if len(self.own_centers) > 1:
             logs = namespace(X).where(self._sees(rows), logs, like(-np.inf, logs))

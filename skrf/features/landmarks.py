@@ -13,9 +13,9 @@ from sklearn.utils.validation import _get_feature_names, _num_samples
 from .. import _kernels
 from .._arrays import (
     Kept,
-    arithmetic,
     is_array_api,
     largest_entry,
+    library,
     like,
     namespace,
     squared_distances,
@@ -100,7 +100,7 @@ class CenterLogs:
     def _products(self, rows):
         """Return the products of rows with the centres, in the coordinates of the rows."""
         products = rows.dot(self.projection)
-        return arithmetic(products).multiply(products, self._scale)
+        return library(products).multiply(products, self._scale)
 
     @cached_property
     def points(self):
@@ -120,7 +120,7 @@ class GaussianLogs(CenterLogs):
         rows = self.affine(X)
         logs = self._products(rows)
         half = like(self.projection.squared_norms * (self._scale * self._scale / 2), logs)
-        return arithmetic(logs).subtract(logs, half), rows.squared_norms() / -2
+        return library(logs).subtract(logs, half), rows.squared_norms() / -2
 
     def of_centers(self):
         """Return the logarithms of all pairs of centres, (M, M)."""
@@ -213,7 +213,7 @@ class SoftmaxLogs(CenterLogs):
         """Return logarithms, (n, M), and terms, (n,), that are added to those of a row."""
         rows = self.affine(X)
         logs = self._products(rows)
-        logs = arithmetic(logs).add(logs, rows.dot(self._mean))
+        logs = library(logs).add(logs, rows.dot(self._mean))
         return logs, namespace(logs).zeros_like(logs[:, 0])
 
 

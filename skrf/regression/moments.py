@@ -14,9 +14,9 @@ import numpy as np
 from scipy.linalg.lapack import dtrtrs
 
 from .._arrays import (
-    arithmetic,
     cast,
     is_array_api,
+    library,
     like,
     namespace,
     rows_at_once,
@@ -70,7 +70,7 @@ def plain_features(feature_map, X, memory, n_more=0):
         rows = memory.rows(feature_map, X)
         if not rows.holds_logs:
             return rows.plain()
-    xp, do = namespace(rows.values), arithmetic(rows.values)
+    xp, do = namespace(rows.values), library(rows.values)
     features = exp_max_one(rows.values)
     norms = xp.sqrt(squared_norms(features))[:, None]
     return do.divide(features, xp.where(norms > 0, norms, like(1.0, norms)))
@@ -344,7 +344,7 @@ def moments_of_rows(feature_map, X, targets, weights, least_alpha=0.0):
             np.concatenate(last_columns, axis=1, out=table[:, n_columns:], casting="same_kind")
             table -= centre.astype(dtype)  # twice as fast as from a part of every row
         if weights is not None:
-            table = arithmetic(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
+            table = library(table).multiply(table, like(np.sqrt(weights[rows, None]), table))
         return to_host(transposed(table) @ table)
 
     def run(rows):
