@@ -438,10 +438,13 @@ def test_a_changed_map_takes_effect():
 def test_parameters_that_change_after_fit_are_refused(params):
     q, k, v = inputs()
     attention = ApproxKernelAttention(OptimalPositiveRF(24, random_state=0)).fit(q, k)
+    before = {name: attention.get_params()[name] for name in params}
+    expected = attention(q, k, v)
     attention.set_params(**params)
     with pytest.raises(ValueError, match="has changed after fit"):
         attention(q, k, v)
-    assert np.isfinite(attention.fit(q, k)(q, k, v)).all()
+    assert_array_equal(attention.set_params(**before)(q, k, v), expected)
+    assert np.isfinite(attention.set_params(**params).fit(q, k)(q, k, v)).all()
 
 
 @pytest.mark.parametrize("is_fitted", [False, True])

@@ -2,22 +2,19 @@
 
 import math
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from .._arrays import (
-    cast,
-    constant,
     largest_entry,
     like,
-    namespace,
     to_host,
 )
 from .._sums import exp_max_one, scale_queries
 from ..exceptions import FeatureCollapseWarning
 from ._feature_maps import real_queries
-from ._inputs import FEATURE_ROWS, blocks
+from ._inputs import blocks
 from .exact import exact_logits, rows_of_each_set
 from .linear import key_sums
 
@@ -143,30 +140,34 @@ def sampled_distances(features, out, n_queries, scale, is_causal, window=None):
         values, the window if there is one, and 0. Values are over the largest of their set, for
         squares to be floats.
     """
-    inputs, dtype, out = features.inputs, features.dtype, constant(out)
-    fixed = {name: constant(getattr(inputs, name)) for name in ("q", "k", "log_gates")}
-    inputs = replace(inputs, **fixed)
-    values, total = cast(constant(inputs.v), dtype), 0.0
-    xp, (n_sets, n_keys, _) = namespace(values), values.shape
-    flat = xp.reshape(values, (n_sets, -1))
-    largest = _or_one(xp.maximum(xp.max(flat, axis=1), -xp.min(flat, axis=1)))[:, None, None, None]
+    inputs, do, dtype = features.inputs.constants(), features.library, features.dtype
+    xp, values, out, total = do.xp, do.cast(inputs.v, dtype), do.constant(out), 0.0
+    n_sets, n_keys, _ = values.shape
+    largest = xp.max(xp.abs(xp.reshape(values, (n_sets, -1))), axis=1)[:, None, None, None]
+    largest = xp.where(largest == 0, 1.0, largest)
     values = values[:, None, :, :] / largest
     is_free = _is_free(inputs)
     n_rows = inputs.q.shape[-2]
     first = n_keys - n_rows if is_causal else 0  # queries are those of the last positions
     places = sampled(real_queries(~is_free[..., first:], n_rows), n_queries)
+
+    def mean(weights):
+        """Return the weighted means of the values, 0 without a weight."""
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        return weights @ values / xp.where(total == 0, 1.0, total)
+
     is_first = (np.cumsum(is_free, axis=-1) <= _FIRST)[:, None, None, :]
     for block in blocks(places.shape[-1], max(8, _LOGITS // n_keys)):
         rows = places[:, block]
         logits = exact_logits(inputs, rows, n_keys, dtype, scale, is_causal)
         if inputs.log_gates is None:
-            factors = cast(logits > -np.inf, dtype)  # weights of equal keys
+            factors = do.cast(logits > -np.inf, dtype)  # weights of equal keys
         else:
             factors = exp_max_one(exact_logits(inputs, rows, n_keys, dtype, 0.0, is_causal))
         weights = exp_max_one(logits)
-        exact = _mean(weights, values)
-        estimate = cast(rows_of_each_set(out, rows), dtype) / largest
-        answers = [estimate, _mean(factors, values)]
+        exact = mean(weights)
+        estimate = do.cast(rows_of_each_set(out, rows, xp), dtype) / largest
+        answers = [estimate, mean(factors)]
         if window is not None:
             width = window - _FIRST
             low = rows + first - (width - 1 if is_causal else width // 2)
@@ -174,23 +175,22 @@ def sampled_distances(features, out, n_queries, scale, is_causal, window=None):
                 low = np.clip(low, 0, max(n_keys - width, 0))
             reach = np.arange(n_keys) - low[:, None, :, None]
             is_near = is_first | ((reach >= 0) & (reach < width))
-            answers.append(_mean(weights * like(is_near, weights), values))
-        answers.append(like(0.0, exact))
+            answers.append(mean(weights * like(is_near, weights)))
+        answers.append(0.0)
         squares = [xp.sum((answer - exact) ** 2, axis=-1) for answer in answers]
-        measures = squares, [xp.sqrt(answer) for answer in squares]
-        total = total + np.array(
-            [[float(xp.sum(answer)) for answer in parts] for parts in measures]
-        )
+        roots = [xp.sqrt(distances) for distances in squares]
+        total = total + np.array([[float(xp.sum(d)) for d in both] for both in (squares, roots)])
     return total
 
 
 def effective_features(features):
     """Return, on the host, the effective number of features of some queries that see a key."""
-    n_queries, xp = features.inputs.q.shape[-2], features.xp
-    sums = key_sums(features, FEATURE_ROWS)
+    n_queries, do, xp = features.inputs.q.shape[-2], features.library, features.xp
+    sums = key_sums(features)
     thinned = slice(None, None, -(-n_queries // _LOOKED_AT))
-    factors, _ = scale_queries(features.queries(thinned), constant(sums.top)[:, None, :])
-    shares = constant(factors) * cast(constant(sums.sums)[:, None, None, :, 0], factors.dtype)
+    factors, _ = scale_queries(features.queries(thinned), sums.top[:, None, :])
+    weights = do.cast(do.constant(sums.sums)[:, None, None, :, 0], factors.dtype)
+    shares = do.constant(factors) * weights
     total, squares = (
         to_host(xp.sum(values, axis=-1)).ravel() for values in (shares, shares * shares)
     )
@@ -215,23 +215,13 @@ def _is_free(inputs):
     return ~to_host(inputs.padding)
 
 
-def _mean(weights, values):
-    total = namespace(weights).sum(weights, axis=-1, keepdims=True)
-    return weights @ values / _or_one(total)
-
-
-def _or_one(total):
-    """Return numbers with 1 in place of 0."""
-    return namespace(total).where(total == 0, like(1.0, total), total)
-
-
 def n_lost_of(inputs, zeros, is_causal, earlier=None):
     """Return the number of queries whose weights sum to 0 although they see a key.
 
-    `zeros` are those whose weights sum to 0, or None; `earlier` are the `Sums` over the keys of
-    earlier calls, or None.
+    `zeros` are those whose weights sum to 0; `earlier` are the `Sums` over the keys of earlier
+    calls, or None.
     """
-    if zeros is None or not zeros.any():
+    if not zeros.any():
         return 0
     n_keys = np.cumsum(_is_free(inputs), axis=-1)
     # Queries of causal attention are those of the last positions.

@@ -9,7 +9,6 @@ from sklearn.base import clone
 from .._arrays import LARGEST, constant, namespace, take, to_host
 from .._validation import check_range
 from ..features import as_feature_map, fit_to
-from ._inputs import check_flag
 from ._state import marks_of
 
 _FAR = 1e60  # size of entries that a call does not reach
@@ -57,10 +56,9 @@ class HeadMaps:
         return self._mark
 
 
-def check_lse(return_lse, maps):
-    """Raise unless `return_lse` is a flag, and False for maps whose features may be negative."""
-    check_flag("return_lse", return_lse)
-    for head in maps if return_lse else ():
+def check_lse(maps):
+    """Raise if features of maps may be negative."""
+    for head in maps:
         for side in (head.queries, head.keys):
             if not (side.is_positive or side.is_indicator or side.is_nonnegative):
                 raise ValueError(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .._arrays import cast, in_library_of, is_array_api, like, namespace, to_host
+from .._arrays import cast, in_library_of, is_array_api, namespace, to_host
 from ._inputs import as_array, check_real
 from ._masks import check_decay
 from .masks import DecayMask
@@ -11,8 +11,6 @@ from .masks import DecayMask
 def with_gates(inputs, log_gates, mask, is_causal):
     """Return inputs with the log gates of a call and of a mask that is a decay, (U, S)."""
     is_decay = isinstance(mask, DecayMask)
-    if log_gates is None and not is_decay:
-        return inputs
     if not is_causal:
         raise ValueError("log_gates and ToeplitzMask.decay need causal=True, got causal=False.")
     if mask is not None and not is_decay:
@@ -39,7 +37,7 @@ def with_gates(inputs, log_gates, mask, is_causal):
         rates = _broadcast(mask.rate, k, leading, "the rate of ToeplitzMask.decay", allowed)
         total = total - xp.broadcast_to(xp.reshape(rates, (n_sets, 1)), (n_sets, n))
     if inputs.padding is not None:  # where nothing of the past is lost
-        total = xp.where(inputs.padding, like(0.0, total), total)
+        total = xp.where(inputs.padding, 0.0, total)
     return replace(inputs, log_gates=total)
 
 

@@ -109,9 +109,16 @@ class Inputs:
         """Return a slice of the sets, without their leading axes."""
         if sets == slice(0, self.k.shape[0]):
             return self
-        names = "q", "k", "v", "padding", "log_gates"
-        arrays = {name: getattr(self, name) for name in names}
-        return replace(self, **{n: x if x is None else x[sets, ...] for n, x in arrays.items()})
+        return self._mapped(lambda array: array[sets, ...])
+
+    def largest_entries(self, *names):
+        """Return the largest absolute values of some inputs, or raise unless they are finite."""
+        largest = []
+        for name in names:
+            largest.append(largest_entry(getattr(self, name)))
+            if not math.isfinite(largest[-1]):
+                raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
+        return largest
 
     def given_layout(self, rows):
         """Put rows of shape (U, G, L, n), one per query, back behind the leading axes of q."""
@@ -127,8 +134,19 @@ class Inputs:
 
     def on_host(self):
         """Return the same with arrays of NumPy, which statistics need."""
-        q, k, v, padding = map(to_host, (self.q, self.k, self.v, self.padding))
-        return replace(self, q=q, k=k, v=v, padding=padding, library=library(q), log_gates=None)
+        inputs = self._mapped(to_host)
+        return replace(inputs, library=library(inputs.q))
+
+    def constants(self):
+        """Return the same without gradients."""
+        return self._mapped(self.library.constant) if self.library.is_torch else self
+
+    def _mapped(self, function):
+        """Return the inputs with a function of their arrays."""
+        names = "q", "k", "v", "padding", "log_gates"
+        arrays = {name: getattr(self, name) for name in names}
+        changes = {name: function(x) for name, x in arrays.items() if x is not None}
+        return replace(self, **changes)
 
     def heads_of(self, sets):
         """Return the query heads that read some sets, shape (G,) for one and (n, G) for a list."""
@@ -191,10 +209,10 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
         padding = in_library_of(padding, k)
         # Padded entries must not decide the precision used for the others.
         k, v = (xp.where(padding[..., None], 0.0, array) for array in (k, v))
+    inputs = Inputs(q, k, v, padding, leading, key_leading, result_dtype, arrays)
     if is_checked:  # only what is not padding
-        for name, array in (("q", q), ("k", k), ("v", v)):
-            check_finite(name, array)
-    return Inputs(q, k, v, padding, leading, key_leading, result_dtype, arrays)
+        inputs.largest_entries("q", "k", "v")
+    return inputs
 
 
 def check_scale(scale, width):
@@ -205,14 +223,6 @@ def check_scale(scale, width):
         return check_positive("scale", scale)
     except (TypeError, ValueError):
         raise ValueError(f"scale must be a finite number > 0 or None, got {scale!r}.") from None
-
-
-def check_finite(name, array):
-    """Return the largest absolute value, or raise unless all entries are finite."""
-    largest = largest_entry(array)
-    if not math.isfinite(largest):
-        raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
-    return largest
 
 
 def check_real(name, xp, dtype):

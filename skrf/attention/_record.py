@@ -49,12 +49,12 @@ def restore_fit(attention, record):
     """
     shape = tuple(record["shape"].tolist())
     width, n_heads, _ = shape
-    prototype = attention._prototype(width)
+    _, prototype, _ = attention._draw(width)
     transformers = []
     for i in range(n_heads):
         parameters = below(record, f"feature_maps/{i}/")
         transformers.append(restored(prototype, parameters) if parameters else prototype)
-    return attention._keep(shape, prototype, transformers)
+    return attention._keep(shape, transformers)
 
 
 def below(record, prefix):

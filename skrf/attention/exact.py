@@ -8,7 +8,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from .._arrays import (
-    cast,
     constant,
     in_library_of,
     largest_entry,
@@ -170,7 +169,8 @@ def _by_block(inputs, heads, dtype, scale, causal, mask, block_size):
     The parameters are those of `exact_attention`, checked, with the query heads (U, G) and a `Mask`
     or None. At any time two arrays of a block of logits are held.
     """
-    xp, n_keys, n_queries = namespace(inputs.q), inputs.k.shape[-2], inputs.q.shape[-2]
+    do, n_keys, n_queries = inputs.library, inputs.k.shape[-2], inputs.q.shape[-2]
+    xp = do.xp
     size = -(-block_size // inputs.q.shape[1]) if inputs.is_numpy else block_size
     for rows in blocks(n_queries, size):
         # No query of a causal block reads keys after the block's last query.
@@ -179,14 +179,14 @@ def _by_block(inputs, heads, dtype, scale, causal, mask, block_size):
         if mask is not None:
             numbers, keys = np.arange(rows.start, rows.stop), slice(0, n)
             entries = mask.entries(numbers, keys, constant(weights), heads)
-            weights = library(weights).multiply(weights, entries)
+            weights = do.multiply(weights, entries)
         total = xp.sum(weights, axis=-1, keepdims=True)
         if mask is not None and not bool(xp.all(constant(total) >= LEAST[name_of(total)])):
             # Some queries see no key, or only such as weigh far less than others.
             with np.errstate(divide="ignore"):
                 logs = np.log(mask.entries(numbers, keys, np.float64(), heads))
             logits = exact_logits(inputs, rows, n, xp.float64, scale, causal)
-            weights, level = exp_and_max(library(logits).add(logits, like(logs, logits)))
+            weights, level = exp_and_max(do.add(logits, like(logs, logits)))
             total = xp.sum(weights, axis=-1, keepdims=True)
         means, logs = means_and_logs(weights, total, level, inputs.v[:, None, :n, :])
         yield means, logs if mask is None else logs + math.log(mask.largest)
@@ -197,9 +197,9 @@ def means_and_logs(weights, total, level, v):
     """Return means of values, and the logarithms of their weights' totals times exp(level)."""
     logs = log_weights(total[..., 0], level[..., 0])
     # Divide before multiplying by the values, which may be near the largest float.
-    total = namespace(total).where(total == 0, like(1.0, total), total)
-    weights = library(weights).divide(weights, total)
-    return cast(weights @ cast(v, weights.dtype), v.dtype), logs
+    do = library(weights)
+    weights = do.divide(weights, do.xp.where(total == 0, 1.0, total))
+    return do.cast(weights @ do.cast(v, weights.dtype), v.dtype), logs
 
 
 def exact_logits(inputs, rows, n, dtype, scale, causal):
@@ -220,11 +220,12 @@ def exact_logits(inputs, rows, n, dtype, scale, causal):
     causal : bool
         Whether later keys are hidden.
     """
-    q, k, first = rows_of_each_set(inputs.q, rows), inputs.k[:, None, :n, :], 0
-    xp, logits = namespace(q), (cast(q, dtype) * scale) @ transposed(cast(k, dtype))
+    do, k, first = inputs.library, inputs.k[:, None, :n, :], 0
+    xp, q = do.xp, rows_of_each_set(inputs.q, rows, do.xp)
+    logits = (do.cast(q, dtype) * scale) @ transposed(do.cast(k, dtype))
     if causal:
         first = inputs.k.shape[-2] - inputs.q.shape[-2]
-    do, is_slice = library(logits), isinstance(rows, slice)
+    is_slice = isinstance(rows, slice)
     positions = first + (np.arange(rows.start, rows.stop)[None] if is_slice else rows)
     positions = in_library_of(positions, q)
     if inputs.log_gates is not None:
@@ -240,13 +241,13 @@ def exact_logits(inputs, rows, n, dtype, scale, causal):
     return logits
 
 
-def rows_of_each_set(array, rows):
+def rows_of_each_set(array, rows, xp):
     """Return rows of an array (U, G, n, c): a slice of all, or those of every set, (U, m)."""
     if isinstance(rows, slice):
         return array[..., rows, :]
     shape = (*array.shape[:2], rows.shape[1], array.shape[3])
     places = np.broadcast_to(rows[:, None, :, None], shape)
-    return namespace(array).take_along_axis(array, in_library_of(places, array), axis=2)
+    return xp.take_along_axis(array, in_library_of(places, array), axis=2)
 
 
 def dtype_of_logits(q, k, scale):

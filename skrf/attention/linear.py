@@ -22,7 +22,6 @@ about 1,024 positions, other libraries all.
 
 import math
 from itertools import accumulate
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from .._sums import Memory, Rows, Sums, finite, scale_keys, scale_queries
 from .._threads import rows_of_call
 from ..features import needs_double
 from ._gates import gate_sums
-from ._inputs import FEATURE_ROWS, blocks, blocks_between, check_finite, side_by_side
+from ._inputs import FEATURE_ROWS, blocks, blocks_between, side_by_side
 from .merging import log_weights
 
 _PART_ROWS, _ARRAY_API_PART_ROWS = 128, 64  # of a triangular product, half of which is for nothing
@@ -55,6 +54,8 @@ class KeyFeatures:
         Of all sets; if they are fewer, they serve the next ones in turn.
     sets : slice
         The sets to take, as from `Inputs.slices`.
+    n_rows : int
+        Number of rows whose features are held at a time.
     is_double : bool, default=False
         Whether to compute in float64 in any case.
 
@@ -68,21 +69,22 @@ class KeyFeatures:
         Whether sums of the values stay inside the range of float32.
     """
 
-    def __init__(self, inputs, maps, sets, is_double=False):
+    def __init__(self, inputs, maps, sets, n_rows, is_double=False):
         n = len(maps)
         if sets.stop - sets.start < n:
             maps = [maps[i % n] for i in range(sets.start, sets.stop)]
         self.inputs, self.maps, self.library = inputs.of(sets), maps, inputs.library
         self._pieces, inputs, self.xp = {}, self.inputs, inputs.library.xp
         self.is_positive = all([head.is_positive for head in maps])
-        largest, gates = check_finite("v", inputs.v), inputs.log_gates
+        (largest,), gates = inputs.largest_entries("v"), inputs.log_gates
         self.is_usual = largest == 0 or 1 / _USUAL < largest < _USUAL
         is_double = is_double or not self.is_usual or inputs.q.dtype == self.xp.float64
         is_double = is_double or (gates is not None and _fall_far(gates))
         # Both sides are checked, and have the highest precision that one of them needs.
         self.dtype = self.xp.float64 if self._needs_double(is_double) else inputs.q.dtype
-        self._memory = _NEW, _NEW  # for a step, which is one block
-        if self.xp is np and inputs.k.shape[-2] > 1:
+        self.n_rows, n_keys = n_rows, inputs.k.shape[-2]
+        self._memory = _NEW, _NEW  # for a single block
+        if self.xp is np and (n_keys > n_rows or (gates is not None and n_keys > 1)):
             self._memory = Memory(), Memory()
 
     def _needs_double(self, is_double):
@@ -90,7 +92,7 @@ class KeyFeatures:
         q, k, n = self.inputs.q, self.inputs.k, len(self.maps)
         if is_double:
             reach = min([head.reach(k.shape[-1]) for head in self.maps])
-            if max(check_finite("q", q), check_finite("k", k)) <= reach:
+            if max(self.inputs.largest_entries("q", "k")) <= reach:
                 return True
         needed = [
             needs_double(side, rows if n == 1 else rows[i::n, ...], name)
@@ -147,19 +149,25 @@ class KeyFeatures:
         reshape, (*lead, width), n = self.xp.reshape, X.shape, len(sides)
         X = self.library.cast(X, self.dtype)
         if n == 1:
-            rows = memory.rows(sides[0], reshape(X, (-1, width)))
-            return rows.map(lambda array: reshape(array, (*lead, array.shape[-1])))
-        with rows_of_call(math.prod(lead)):
-            # Scratch memory would serve one map at a time.
-            of_maps = [_NEW.rows(sides[i], reshape(X[i::n, ...], (-1, width))) for i in range(n)]
-        if not (self.is_positive or all(rows.shares_scale for rows in of_maps)):
-            of_maps = [_signed(rows) for rows in of_maps]
+            values, scale = memory.rows(sides[0], reshape(X, (-1, width)))
+        else:
+            with rows_of_call(math.prod(lead)):  # scratch memory would serve one map at a time
+                of_maps = [
+                    _NEW.rows(sides[i], reshape(X[i::n, ...], (-1, width))) for i in range(n)
+                ]
+            if not (self.is_positive or all(rows.shares_scale for rows in of_maps)):
+                of_maps = [_signed(rows) for rows in of_maps]
+            values, scale = (self._in_turn(arrays) for arrays in zip(*of_maps, strict=True))
+        scale = None if scale is None else reshape(scale, (*lead, scale.shape[-1]))
+        return Rows(reshape(values, (*lead, values.shape[-1])), scale)
 
-        def together(arrays):
-            arrays = [reshape(array, (lead[0] // n, -1, array.shape[-1])) for array in arrays]
-            return reshape(self.xp.stack(arrays, axis=1), (*lead, -1))
-
-        return Rows(*(None if a[0] is None else together(a) for a in zip(*of_maps, strict=True)))
+    def _in_turn(self, arrays):
+        """Return arrays (n, M) of maps, each for every so many sets, with all sets in order."""
+        if arrays[0] is None:
+            return None
+        n_sets, width = self.inputs.k.shape[0] // len(arrays), arrays[0].shape[-1]
+        by_map = [self.xp.reshape(array, (n_sets, -1, width)) for array in arrays]
+        return self.xp.stack(by_map, axis=1)
 
 
 def _signed(rows):
@@ -174,9 +182,9 @@ def _signed(rows):
 # ---------------------------------------------------------------- all keys
 
 
-def key_sums(features, size):
+def key_sums(features):
     """Return the `Sums` over all keys."""
-    sums, slices = None, blocks(features.inputs.k.shape[-2], size)
+    sums, slices = None, blocks(features.inputs.k.shape[-2], features.n_rows)
     features.cut(k=slices, v=slices)
     for rows in slices:
         keys, values = features.keys(rows), features.values(rows)
@@ -184,12 +192,12 @@ def key_sums(features, size):
     return sums
 
 
-def attend_to_all(features, out, size):
-    """Write the attention of all queries to all keys to an `Output`, `size` rows at a time."""
-    sums = key_sums(features, size)
+def attend_to_all(features, out):
+    """Write the attention of all queries to all keys to an `Output`."""
+    sums = key_sums(features)
     sums = sums.balanced() if features.is_positive else sums
     sums = Sums(sums.sums[..., None, :, :], sums.top[..., None, :])  # for the heads of a set
-    slices = blocks(features.inputs.q.shape[-2], size)
+    slices = blocks(features.inputs.q.shape[-2], features.n_rows)
     features.cut(q=slices)
     for rows in slices:
         out.write(*sums.weigh(features.queries(rows)))
@@ -198,7 +206,7 @@ def attend_to_all(features, out, size):
 # ---------------------------------------------------------------- earlier keys
 
 
-def attend_to_earlier(features, out, sums, size, goes_on=True):
+def attend_to_earlier(features, out, sums, goes_on):
     """Write causal attention to an `Output`, and return the sums over all keys.
 
     Parameters
@@ -209,14 +217,14 @@ def attend_to_earlier(features, out, sums, size, goes_on=True):
         What is written.
     sums : Sums or None
         Over the keys of earlier calls.
-    size : int
-        Number of positions whose features are held at a time.
-    goes_on : bool, default=True
+    goes_on : bool
         Whether the sums are wanted.
     """
     n, gates = features.inputs.k.shape[-2], features.inputs.log_gates
     first = n - features.inputs.q.shape[-2]
-    slices = _blocks_of_gates([0, first, n], gates, size) if n > 1 else [slice(0, 1)]
+    slices = [slice(0, 1)]
+    if n > 1:
+        slices = _blocks_of_gates([0, first, n], gates, features.n_rows)
     is_alone = sums is None and not goes_on and len(slices) == 1 and n <= _ALONE
     of_queries = [slice(s.start - first, s.stop - first) for s in slices if s.start >= first]
     features.cut(q=of_queries, k=slices, v=slices)
@@ -523,52 +531,17 @@ class Output:
         self._outs.append(sums[..., 1:] / weights)
 
     def joined(self):
-        """Return all rows, (..., L, e)."""
-        return side_by_side(self._outs, -2)
+        """Return what was written.
 
-    def lse(self):
-        """Return the logarithms of all denominators, (..., L), in float64; None if not wanted."""
-        return side_by_side(self._logs, -1) if self.wants_lse else None
-
-    def zeros(self):
-        """Return, on the host, which denominators are 0, (..., L); None for positive maps."""
-        return side_by_side(self._zeros, -1) if self.may_be_lost else None
-
-
-class AttentionResult(NamedTuple):
-    """What is computed of some sets.
-
-    Parameters
-    ----------
-    out : array of shape (U, G, L, e)
-        Outputs.
-    lse : array of shape (U, G, L) or None
-        Logarithms of sums of weights.
-    sums : Sums or None
-        Over all keys, in causal attention that goes on.
-    is_double : bool
-        Whether values are outside the safe range of float32.
-    n_lost : int
-        Queries whose weights sum to 0 although they see a key.
-    distances : ndarray or float
-        As from `sampled_distances`, or 0.
-    """
-
-    out: Any
-    lse: Any
-    sums: Sums | None
-    is_double: bool
-    n_lost: int
-    distances: Any
-
-    @classmethod
-    def joined(cls, results):
-        """Return the result of all sets, given those of parts of them in their order."""
-        if len(results) == 1:
-            return results[0]
-        outs, logs, sums, is_double, n_lost, distances = zip(*results, strict=True)
-        logs = None if logs[0] is None else side_by_side(logs, 0)
-        sums = None if sums[0] is None else [(of_sets.sums, of_sets.top) for of_sets in sums]
-        if sums is not None:
-            sums = Sums(*(side_by_side(arrays, 0) for arrays in zip(*sums, strict=True)))
-        return cls(side_by_side(outs, 0), logs, sums, any(is_double), sum(n_lost), sum(distances))
+        Returns
+        -------
+        outputs : array of shape (..., L, e)
+            The quotients.
+        logs : array of shape (..., L) or None
+            Logarithms of denominators, in float64, if they are wanted.
+        zeros : ndarray of bool of shape (..., L) or None
+            On the host, which denominators are 0; None for positive maps.
+        """
+        logs = side_by_side(self._logs, -1) if self.wants_lse else None
+        zeros = side_by_side(self._zeros, -1) if self.may_be_lost else None
+        return side_by_side(self._outs, -2), logs, zeros

@@ -230,9 +230,9 @@ def _usual(values):
     xp = namespace(values)
     sizes = xp.abs(values)
     is_some = sizes > 0
-    logs = xp.log(xp.where(is_some, sizes, like(1.0, values)))
+    logs = xp.log(xp.where(is_some, sizes, 1.0))
     n = xp.sum(cast(is_some, values.dtype), axis=-1)
-    return xp.exp(xp.sum(logs, axis=-1) / xp.where(n == 0, like(1.0, n), n))
+    return xp.exp(xp.sum(logs, axis=-1) / xp.where(n == 0, 1.0, n))
 
 
 # ------------------------------------------------------------------ by entries
@@ -313,9 +313,9 @@ def _row_alone(rows, features, mask):
     # Weights enter as logarithms. Those of 0 have no logarithm, but a gradient.
     sizes = constant(weights)
     is_used = sizes > 0
-    sizes = xp.where(is_used, sizes, like(1.0, sizes))
+    sizes = xp.where(is_used, sizes, 1.0)
     logs = logs + xp.log(sizes)
-    level = constant(xp.where(is_used, logs, like(-np.inf, logs)))
+    level = constant(xp.where(is_used, logs, -np.inf))
     level = finite(xp.max(level, axis=-1, keepdims=True))
     kernel = signs * xp.exp(xp.clip(logs - level, None, _HIGHEST)) * (weights / sizes)
     sums = kernel[..., None, :] @ some_rows(values, visible)[..., None, :, :]

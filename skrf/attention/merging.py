@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._arrays import cast, like, namespace
+from .._arrays import cast, namespace
 from .._sums import exp_and_max
 from .._typing import Array, Result
 from ._inputs import check_real
@@ -100,7 +100,7 @@ def merge_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Re
     for i in range(n):
         share, output = shares[..., i][..., None], cast(outputs[i], xp.float64)
         # What an operator returns without any key may be NaN, as in torch: its weight is 0.
-        out = out + share * xp.where(share == 0, like(0.0, output), output)
+        out = out + share * xp.where(share == 0, 0.0, output)
     return cast(out, dtype), cast(lse, lses[0].dtype)
 
 
@@ -108,5 +108,5 @@ def log_weights(weights, level):
     """Return the logarithms of weights times exp(level), in float64; 0 has -inf and no gradient."""
     xp = namespace(weights)
     is_zero = weights == 0
-    logs = xp.log(cast(xp.where(is_zero, like(1.0, weights), weights), xp.float64)) + level
-    return xp.where(is_zero, like(-np.inf, logs), logs)
+    logs = xp.log(cast(xp.where(is_zero, 1.0, weights), xp.float64)) + level
+    return xp.where(is_zero, -np.inf, logs)

@@ -12,15 +12,8 @@ from .._threads import run_all, serial_blas
 from .._typing import Array, RandomState, Result, Transformer
 from .._validation import check_integer, draw_seed, snapshot
 from ..features import OptimalPositiveRF, prepared
-from . import linear, masked
-from ._diagnosis import (
-    AttentionDiagnosis,
-    effective_features,
-    n_lost_of,
-    sampled_distances,
-    spread,
-    warn_of_result,
-)
+from ._call import Call
+from ._diagnosis import AttentionDiagnosis, spread, warn_of_result
 from ._feature_maps import (
     HeadMaps,
     check_lse,
@@ -183,7 +176,7 @@ class ApproxKernelAttention(EstimatorBase):
     def _fit(self, q, k, key_padding_mask, before=None):
         check_flag("causal", self.causal)
         inputs = check_inputs(q, k, k, key_padding_mask, is_checked=False)
-        prototype = self._prototype(inputs.k.shape[-1])
+        _, prototype, _ = self._draw(inputs.k.shape[-1])
         shape = inputs.fit_shape
         if before is not None and shape != self._fitted_shape:
             raise ValueError(
@@ -195,11 +188,12 @@ class ApproxKernelAttention(EstimatorBase):
             fitted(prototype, *rows_of_sets(host, slice(head, None, n_heads)), before[head])
             for head in range(n_heads)
         ]
-        return self._keep(shape, prototype, transformers)
+        return self._keep(shape, transformers)
 
-    def _keep(self, shape, prototype, transformers):
+    def _keep(self, shape, transformers):
         """Store the results of a fit, and return the operator."""
-        self._fitted_shape, self._fitted_prototype = shape, prototype
+        self._fitted_shape = shape
+        self._fitted_parameters, *_ = self._draw(shape[0])
         self.feature_maps_ = transformers
         self._fitted_maps = [HeadMaps(transformer) for transformer in transformers]
         return self
@@ -226,16 +220,17 @@ class ApproxKernelAttention(EstimatorBase):
             self._drawn = {}
         return self
 
-    def _prototype(self, width):
-        """Return the map for a width with the operator's draw and without data; kept.
+    def _draw(self, width):
+        """Return what was drawn for a width; kept until parameters change.
 
-        A map that needs data is returned unfitted.
+        These are the parameters, the map without data, which is unfitted if it needs some, and a
+        list of its `HeadMaps`.
         """
         scale = check_scale(self.scale, width)
         feature_map = self._default_map if self.feature_map is None else self.feature_map
-        given = snapshot((feature_map, scale, self.random_state))
+        parameters = snapshot((feature_map, scale, self.random_state))
         drawn = vars(self).setdefault("_drawn", {})  # copies of the operator share it
-        if width not in drawn or drawn[width][0] != given:
+        if width not in drawn or drawn[width][0] != parameters:
             prototype = prepared(
                 feature_map,
                 owner="attention",
@@ -247,8 +242,8 @@ class ApproxKernelAttention(EstimatorBase):
                 seed=self._seed,
             )
             prototype = prototype if needs_data(prototype) else prototype.fit_without_data(width)
-            drawn[width] = given, prototype, [HeadMaps(prototype)]
-        return drawn[width][1]
+            drawn[width] = parameters, prototype, [HeadMaps(prototype)]
+        return drawn[width]
 
     def _seed(self, source):
         """Return the seed in effect, given the random_state of the map."""
@@ -263,32 +258,38 @@ class ApproxKernelAttention(EstimatorBase):
             self._seeded = snapshot(source), draw_seed(source)
         return self._seeded[1]
 
-    def _maps(self, inputs):
-        """Return the `HeadMaps` of sets of keys; if they are fewer, they serve the next in turn."""
-        width = inputs.k.shape[-1]
-        prototype = self._prototype(width)
+    def _maps_without_data(self, width):
+        """Return the `HeadMaps` of the fit, or those that need none; None if there are none."""
+        parameters, prototype, maps = self._draw(width)
         if hasattr(self, "feature_maps_"):
-            shape = inputs.fit_shape
-            if shape != self._fitted_shape:
-                raise ValueError(
-                    "q has {2} heads and k {1} of width {0}, but the operator was fitted to {5} "
-                    "heads of q and {4} of k of width {3}.".format(*shape, *self._fitted_shape)
-                )
-            if prototype is not self._fitted_prototype:
+            # Models saved by version 0.3.0 do not know what they were fitted with.
+            if parameters != vars(self).get("_fitted_parameters", parameters):
                 raise ValueError(
                     "feature_map, scale or random_state has changed after fit: call fit(q, k) "
                     "again, or clone the operator to forget the statistics."
                 )
             return self._fitted_maps
+        if needs_data(prototype) or not (self.causal or ignores_data(prototype)):
+            return None
+        return maps
+
+    def _maps(self, inputs):
+        """Return the `HeadMaps` of sets of keys; if they are fewer, they serve the next in turn."""
+        shape = inputs.fit_shape
+        if hasattr(self, "feature_maps_") and shape != self._fitted_shape:
+            raise ValueError(
+                "q has {2} heads and k {1} of width {0}, but the operator was fitted to {5} "
+                "heads of q and {4} of k of width {3}.".format(*shape, *self._fitted_shape)
+            )
+        maps = self._maps_without_data(shape[0])
+        if maps is not None:
+            return maps
         if self.causal:
-            if needs_data(prototype):
-                raise ValueError(
-                    f"feature_map={self.feature_map!r} needs statistics, and causal attention must "
-                    "not take them from its inputs: call fit(q, k) first."
-                )
-            return self._drawn[width][2]
-        if ignores_data(prototype):
-            return self._drawn[width][2]
+            raise ValueError(
+                f"feature_map={self.feature_map!r} needs statistics, and causal attention must "
+                "not take them from its inputs: call fit(q, k) first."
+            )
+        _, prototype, _ = self._draw(shape[0])
 
         def maps_of(sets):
             return HeadMaps(fitted(prototype, *rows_of_sets(inputs, sets, _STATISTICS_ROWS)))
@@ -361,69 +362,15 @@ class ApproxKernelAttention(EstimatorBase):
             the weights of a query sum to 0, so that its output is 0; and, with a `GeneralizedMap`
             or a mask, if weights of both signs nearly cancel, so that outputs exceed all values.
         """
-        inputs, maps = self._prepared(q, k, v, key_padding_mask, log_gates, return_lse)
-        n_sampled = 0
+        call = self._checked(q, k, v, key_padding_mask, log_gates, return_lse)
+        inputs, n_sampled = call.inputs, 0
         if self._is_softmax and inputs.log_gates is None:
             n_sampled = max(1, _SAMPLED_QUERIES // inputs.k.shape[0])
-        attended = self._attend(inputs, maps, n_sampled=n_sampled, wants_lse=return_lse)
-        may_cancel = not (n_sampled or maps[0].is_positive)
-        warn_of_result(attended, inputs, n_sampled > 0, may_cancel)
-        out = inputs.given_layout(attended.out)
-        return (out, inputs.given_rows(attended.lse)) if return_lse else out
-
-    def _attend(self, inputs, maps, *, n_sampled=0, window=None, state=None, wants_lse=False):
-        """Return the output, what can continue it, lost queries, and distances to exact attention.
-
-        Parameters
-        ----------
-        inputs : Inputs
-            The inputs.
-        maps : list of HeadMaps
-            Of every set of keys.
-        n_sampled : int, default=0
-            Queries per set that are compared with exact attention.
-        window : int, default=None
-            As in `sampled_distances`.
-        state : AttentionState, default=None
-            The state before the inputs.
-        wants_lse : bool, default=False
-            Whether logarithms of sums of weights are wanted.
-        """
-        n_queries, mask, before, is_double = inputs.q.shape[-2], None, None, False
-        if self.mask is not None and not isinstance(self.mask, DecayMask):
-            given = n_queries, inputs.k.shape[-2], inputs.n_query_heads, self.causal, inputs.q
-            mask = as_mask(self._mask_in_use(), *given)
-        if state is not None:
-            before = sums_of_sets(state, inputs, maps[0].n_features, self._marks(maps, inputs))
-            is_double = state.is_double or n_queries == 1  # which costs less than to ask
-
-        size = self.block_size or inputs.rows_at_once()
-
-        def attend(sets):
-            features = linear.KeyFeatures(inputs, maps, sets, is_double)
-            out = linear.Output(features, wants_lse)
-            sums = None if before is None else before.of(sets)
-            if mask is not None:
-                heads = inputs.heads_of(np.arange(sets.start, sets.stop))
-                n_lost = masked.attend(features, mask, heads, out)
-            elif self.causal:
-                earlier = sums
-                sums = linear.attend_to_earlier(features, out, sums, size, state is not None)
-                n_lost = n_lost_of(features.inputs, out.zeros(), True, earlier)
-            else:
-                linear.attend_to_all(features, out, size)
-                n_lost = n_lost_of(features.inputs, out.zeros(), False)
-            outputs, distances = out.joined(), 0.0
-            if n_sampled:
-                scale = check_scale(self.scale, inputs.k.shape[-1])
-                distances = sampled_distances(
-                    features, outputs, n_sampled, scale, self.causal, window
-                )
-            sums, is_unusual = None if state is None else sums, not features.is_usual
-            return linear.AttentionResult(outputs, out.lse(), sums, is_unusual, n_lost, distances)
-
-        results = run_all(attend, self._slices(inputs, maps), is_short=inputs.is_short)
-        return linear.AttentionResult.joined(results)
+        result = call.attend(n_sampled=n_sampled)
+        may_cancel = not (n_sampled or call.maps[0].is_positive)
+        warn_of_result(result, inputs, n_sampled > 0, may_cancel)
+        out = inputs.given_layout(result.out)
+        return (out, inputs.given_rows(result.lse)) if return_lse else out
 
     # ---------------------------------------------------------------- streaming
 
@@ -495,28 +442,24 @@ class ApproxKernelAttention(EstimatorBase):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         self.init_state()
         options = key_padding_mask, log_gates, return_lse
-        inputs, maps = self._prepared(q, k, v, *options, is_step=True)
+        call = self._checked(q, k, v, *options, is_step=True)
+        inputs, maps = call.inputs, call.maps
+        width = inputs.k.shape[-1]
         if differ_in_size(maps):
             raise ValueError(
                 "A state needs as many features for every head, got "
                 f"{[head.n_features for head in maps]} from feature_map={self.feature_map!r}: "
                 "fit to heads of more distinct rows."
             )
-        attended = self._attend(inputs, maps, state=state, wants_lse=return_lse)
-        warn_of_result(attended, inputs)
-        is_double = state.is_double or attended.is_double
-        out = inputs.given_layout(attended.out)
-        state = state_after(attended.sums, inputs, is_double, self._marks(maps, inputs))
-        return (out, inputs.given_rows(attended.lse), state) if return_lse else (out, state)
-
-    def _marks(self, maps, inputs):
-        """Return numbers that tell these maps from others; kept, because they stay the same."""
-        given, marks = vars(self).get("_marked", (None, ()))
-        if given is not maps:
-            width = inputs.k.shape[-1]
-            marks = tuple(number for head in maps for number in head.mark(width))
-            self._marked = maps, marks
-        return marks
+        # Numbers that tell these maps from others.
+        maker = tuple(number for head in maps for number in head.mark(width))
+        before = sums_of_sets(state, inputs, maps[0].n_features, maker)
+        is_double = state.is_double or inputs.q.shape[-2] == 1  # which costs less than to ask
+        result = call.attend(before=before, goes_on=True, is_double=is_double)
+        warn_of_result(result, inputs)
+        out = inputs.given_layout(result.out)
+        state = state_after(result.sums, inputs, state.is_double or result.is_double, maker)
+        return (out, inputs.given_rows(result.lse), state) if return_lse else (out, state)
 
     # ---------------------------------------------------------------- inspection
 
@@ -539,12 +482,12 @@ class ApproxKernelAttention(EstimatorBase):
         ndarray of shape (..., L, S)
             Rows sum to 1, or to 0 where no key is left.
         """
-        inputs, maps = self._prepared(q, k, k, key_padding_mask)
+        call = self._checked(q, k, k, key_padding_mask)
         # Attention to unit vectors: column j holds the factors of value j.
-        n_keys = inputs.k.shape[-2]
+        inputs, n_keys = call.inputs, call.inputs.k.shape[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*inputs.k.shape[:-1], n_keys))
         inputs = replace(inputs, v=like(unit, inputs.k), dtype=inputs.q.dtype)
-        return inputs.given_layout(self._attend(inputs, maps).out)
+        return inputs.given_layout(replace(call, inputs=inputs).attend().out)
 
     def diagnose(
         self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None
@@ -567,35 +510,24 @@ class ApproxKernelAttention(EstimatorBase):
         AttentionDiagnosis
             ``relative_error``, ``effective_features``, ``sampled_errors`` and ``has_collapsed``.
         """
-        inputs, maps = self._prepared(q, k, v, key_padding_mask)
+        call = self._checked(q, k, v, key_padding_mask)
         # A feature costs as much as an exact key, and once more for the heads that share keys.
-        window = round(maps[0].n_features * (1 + 1 / inputs.q.shape[1]))
+        window = round(call.maps[0].n_features * (1 + 1 / call.inputs.q.shape[1]))
         n_sampled = _DIAGNOSED_QUERIES if self._is_softmax else 0
-        attended = self._attend(inputs, maps, n_sampled=n_sampled, window=window)
-        outputs = [attended.out]
+        result = call.attend(n_sampled=n_sampled, window=window)
+        outputs = [result.out]
         for n in range(1, _DIAGNOSED_DRAWS):
-            redrawn = redrawn_maps(maps, lambda transformer, n=n: transformer._seed + n)
-            outputs.append(self._attend(inputs, redrawn).out)
-        error = spread([to_host(out) for out in outputs])
-        effective = None
-        if self.mask is None and maps[0].is_positive:
-            parts = [
-                effective_features(linear.KeyFeatures(inputs, maps, sets))
-                for sets in self._slices(inputs, maps)
-            ]
-            effective = np.concatenate(parts) if any(map(len, parts)) else None
+            maps = redrawn_maps(call.maps, lambda transformer, n=n: transformer._seed + n)
+            outputs.append(replace(call, maps=maps).attend().out)
+        error, effective = spread([to_host(out) for out in outputs]), None
+        if self.mask is None and call.maps[0].is_positive:
+            effective = call.effective_features()
         if not n_sampled:
             return AttentionDiagnosis(error, effective)
-        *squares, size = attended.distances[0]
+        *squares, size = result.distances[0]
         names = "attention", "mean", "window"
         errors = [math.sqrt(square / size) if size else 0.0 for square in squares]
         return AttentionDiagnosis(error, effective, dict(zip(names, errors, strict=True)))
-
-    def _slices(self, inputs, maps):
-        """Return slices of the sets that are computed at a time."""
-        if differ_in_size(maps):
-            return blocks(inputs.k.shape[0], 1)
-        return inputs.slices(self.block_size or inputs.rows_at_once(), len(maps))
 
     @property
     def _is_softmax(self):
@@ -613,15 +545,20 @@ class ApproxKernelAttention(EstimatorBase):
             self._used_mask = self.mask, mask
         return mask
 
-    def _prepared(self, q, k, v, padding, log_gates=None, return_lse=False, is_step=False):
-        """Return the checked inputs of a call, with their gates, and the maps of their sets.
-
-        Contents are checked later, a few sets at a time, on threads.
-        """
+    def _checked(self, q, k, v, padding, log_gates=None, return_lse=False, is_step=False):
+        """Return the `Call` of some inputs; their contents are checked later, on threads."""
         if self.block_size is not None:
             check_integer("block_size", self.block_size)
         inputs = check_inputs(q, k, v, padding, self.causal, is_step=is_step, is_checked=False)
-        inputs = with_gates(inputs, log_gates, self.mask, self.causal)
-        maps = self._maps(inputs)
-        check_lse(return_lse, maps)
-        return inputs, maps
+        is_decay = isinstance(self.mask, DecayMask)
+        if log_gates is not None or is_decay:
+            inputs = with_gates(inputs, log_gates, self.mask, self.causal)
+        maps, mask = self._maps(inputs), None
+        check_flag("return_lse", return_lse)
+        if return_lse:
+            check_lse(maps)
+        if self.mask is not None and not is_decay:
+            sizes = inputs.q.shape[-2], inputs.k.shape[-2], inputs.n_query_heads
+            mask = as_mask(self._mask_in_use(), *sizes, self.causal, inputs.q)
+        scale, n_rows = check_scale(self.scale, inputs.k.shape[-1]), inputs.rows_at_once()
+        return Call(inputs, maps, mask, self.causal, scale, self.block_size or n_rows, return_lse)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._arrays import cast, like, namespace
+from .._arrays import cast, namespace
 from .._estimator import EstimatorBase
 from .._sums import exp_and_max, transposed
 from .._typing import Array
@@ -243,7 +243,7 @@ class WindowAttention(EstimatorBase):
         is_seen = is_seen & (positions >= 0) & (distance > 0)
         dtype = dtype_of_logits(q, k, scale)
         logits = (cast(q, dtype) * scale) @ transposed(cast(k, dtype))
-        logits = xp.where(is_seen[:, None, ...], logits, like(-math.inf, logits))
+        logits = xp.where(is_seen[:, None, ...], logits, -math.inf)
         weights, level = exp_and_max(logits)
         return means_and_logs(weights, xp.sum(weights, axis=-1, keepdims=True), level, v)
 

@@ -12,7 +12,6 @@ from .._estimator import naming_parameters
 from .._typing import RandomState, Transformer
 from .._validation import draw_seed
 from ..attention import ApproxKernelAttention
-from ..attention._feature_maps import ignores_data, needs_data
 from ..attention._inputs import check_scale
 from ..attention._record import below, record_of_fit, restore_fit
 from ._arguments import check_is_eager, check_share, checked_tensors, padding_and_mask
@@ -46,17 +45,6 @@ class _Operator(ApproxKernelAttention):
         if "mask" in parameters:
             other._used_mask = other.mask, other.mask
         return other if seed is None else other.redraw(seed)
-
-    def maps_without_data(self, width):
-        """Return the `HeadMaps` of a fit, or one that needs none, for calls that see no data."""
-        prototype = self._prototype(width)
-        if hasattr(self, "feature_maps_"):
-            return self._fitted_maps
-        if needs_data(prototype) or not (self.causal or ignores_data(prototype)):
-            raise ValueError(
-                f"feature_map={self.feature_map!r} takes statistics from data: call fit first."
-            )
-        return self._drawn[width][2]
 
 
 class RandomFeatureAttention(nn.Module):
@@ -498,7 +486,11 @@ class RandomFeatureAttention(nn.Module):
                     "check_values=False: call the module once on ordinary tensors of this width "
                     "before it is exported or compiled."
                 )
-            maps = self._operators[is_causal].maps_without_data(width)
+            maps = self._operators[is_causal]._maps_without_data(width)
+            if maps is None:
+                raise ValueError(
+                    f"feature_map={self.feature_map!r} takes statistics from data: call fit first."
+                )
             self._log_features[is_causal, width] = tuple(
                 LogFeatures.of([getattr(head, side) for head in maps], width, self.feature_map)
                 for side in ("queries", "keys")
