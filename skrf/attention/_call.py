@@ -8,10 +8,11 @@ import numpy as np
 
 from .._sums import Sums
 from .._threads import run_all
-from . import linear, masked
 from ._diagnosis import effective_features, n_lost_of, sampled_distances
 from ._feature_maps import differ_in_size
 from ._inputs import blocks, side_by_side
+from .linear import KeyFeatures, Output, attend_to_all, attend_to_earlier
+from .masked import attend_under_mask
 
 
 class AttentionResult(NamedTuple):
@@ -116,18 +117,18 @@ class Call:
         is_double : bool, default=False
             Whether to compute in float64 in any case.
         """
-        features = linear.KeyFeatures(self.inputs, self.maps, sets, self.n_rows, is_double)
-        output, sums = linear.Output(features, self.wants_lse), None
+        features = KeyFeatures(self.inputs, self.maps, sets, self.n_rows, is_double)
+        output, sums = Output(features, self.wants_lse), None
         if self.mask is not None:
             heads = self.inputs.heads_of(np.arange(sets.start, sets.stop))
-            n_lost = masked.attend(features, self.mask, heads, output)
+            n_lost = attend_under_mask(features, self.mask, heads, output)
             out, lse, _ = output.joined()
         else:
             earlier = None if before is None else before.of(sets)
             if self.is_causal:
-                sums = linear.attend_to_earlier(features, output, earlier, goes_on)
+                sums = attend_to_earlier(features, output, earlier, goes_on)
             else:
-                linear.attend_to_all(features, output)
+                attend_to_all(features, output)
             out, lse, zeros = output.joined()
             n_lost = 0
             if zeros is not None:
@@ -142,7 +143,7 @@ class Call:
     def effective_features(self):
         """Return, on the host, the effective numbers of features of some queries; None if none."""
         numbers = [
-            effective_features(linear.KeyFeatures(self.inputs, self.maps, sets, self.n_rows))
+            effective_features(KeyFeatures(self.inputs, self.maps, sets, self.n_rows))
             for sets in self.slices
         ]
         return np.concatenate(numbers) if any(map(len, numbers)) else None

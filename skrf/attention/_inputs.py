@@ -120,17 +120,15 @@ class Inputs:
                 raise ValueError(f"{name} contains NaN or infinity; all entries must be finite.")
         return largest
 
-    def given_layout(self, rows):
-        """Put rows of shape (U, G, L, n), one per query, back behind the leading axes of q."""
-        rows = self.library.xp.reshape(rows, (*self.leading, *rows.shape[-2:]))
-        return self.library.cast(rows, self.dtype)
-
-    def given_rows(self, logs):
-        """Put logarithms of shape (U, G, L), one per query, back behind the leading axes of q."""
-        xp = self.library.xp
+    def results(self, out, lse=None):
+        """Return outputs (U, G, L, n) in the leading axes of q, with logs (U, G, L) if given."""
+        xp, cast = self.library.xp, self.library.cast
+        out = cast(xp.reshape(out, (*self.leading, *out.shape[-2:])), self.dtype)
+        if lse is None:
+            return out
         dtype = xp.float64 if self.dtype == xp.float64 else xp.float32
         with np.errstate(over="ignore"):
-            return self.library.cast(xp.reshape(logs, (*self.leading, logs.shape[-1])), dtype)
+            return out, cast(xp.reshape(lse, (*self.leading, lse.shape[-1])), dtype)
 
     def on_host(self):
         """Return the same with arrays of NumPy, which statistics need."""

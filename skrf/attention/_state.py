@@ -155,9 +155,10 @@ def sums_of_sets(state, inputs, n_features, maker):
     return Sums(sums, xp.reshape(top, (-1, *top.shape[n_lead:])))
 
 
-def state_after(sums, inputs, is_double, maker):
-    """Return the state of `Sums` with one axis for all sets."""
-    xp, lead = namespace(sums.sums), inputs.key_leading
+def state_after(state, result, inputs, maker):
+    """Return the state after some inputs, given the one before and the `AttentionResult`."""
+    xp, lead, sums = inputs.library.xp, inputs.key_leading, result.sums
     totals = xp.reshape(sums.sums, (*lead, *sums.sums.shape[1:]))
     top = xp.reshape(sums.top, (*lead, *sums.top.shape[1:]))
-    return AttentionState(totals, top, inputs.k.shape[-1], is_double, maker)
+    is_double = state.is_double or result.is_double
+    return type(state)(totals, top, inputs.k.shape[-1], is_double, maker)

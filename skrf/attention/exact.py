@@ -134,8 +134,7 @@ def exact_attention(
         parts = zip(*_by_block(inputs.of(sets), heads[sets], *options), strict=True)
         results.append([side_by_side(arrays, 2) for arrays in parts])
     out, lse = (side_by_side(arrays, 0) for arrays in zip(*results, strict=True))
-    out = inputs.given_layout(out)
-    return (out, inputs.given_rows(lse)) if return_lse else out
+    return inputs.results(out, lse if return_lse else None)
 
 
 def _of_all_leading(mask, inputs):

@@ -34,7 +34,7 @@ from .._arrays import (
 )
 from .._sums import Rows, finite, scale_keys, scale_queries, transposed
 from .._threads import run_all
-from ._inputs import blocks, side_by_side
+from ._inputs import blocks, blocks_between, side_by_side
 from ._masks import some_rows
 
 # Largest estimated relative error of a row computed by products. The estimate is a bound, 100 times
@@ -86,7 +86,7 @@ class Features:
         return not self.keys.holds_logs
 
 
-def attend(key_features, mask, heads, out):
+def attend_under_mask(key_features, mask, heads, out):
     """Write attention under a mask to an `Output`.
 
     Parameters
@@ -256,8 +256,7 @@ def _key_parts(keys, n_each):
     """Return keys, a slice or numbers, in parts that take limited memory for n numbers per key."""
     size = max(1, _BLOCK_BYTES // (8 * n_each))
     if isinstance(keys, slice):
-        parts = blocks(keys.stop - keys.start, size)
-        return [slice(keys.start + block.start, keys.start + block.stop) for block in parts]
+        return blocks_between([keys.start, keys.stop], size)
     return [keys[block] for block in blocks(len(keys), size)]
 
 

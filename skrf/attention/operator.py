@@ -369,8 +369,7 @@ class ApproxKernelAttention(EstimatorBase):
         result = call.attend(n_sampled=n_sampled)
         may_cancel = not (n_sampled or call.maps[0].is_positive)
         warn_of_result(result, inputs, n_sampled > 0, may_cancel)
-        out = inputs.given_layout(result.out)
-        return (out, inputs.given_rows(result.lse)) if return_lse else out
+        return inputs.results(result.out, result.lse)
 
     # ---------------------------------------------------------------- streaming
 
@@ -457,9 +456,9 @@ class ApproxKernelAttention(EstimatorBase):
         is_double = state.is_double or inputs.q.shape[-2] == 1  # which costs less than to ask
         result = call.attend(before=before, goes_on=True, is_double=is_double)
         warn_of_result(result, inputs)
-        out = inputs.given_layout(result.out)
-        state = state_after(result.sums, inputs, state.is_double or result.is_double, maker)
-        return (out, inputs.given_rows(result.lse), state) if return_lse else (out, state)
+        state = state_after(state, result, inputs, maker)
+        results = inputs.results(result.out, result.lse)
+        return (*results, state) if return_lse else (results, state)
 
     # ---------------------------------------------------------------- inspection
 
@@ -487,7 +486,7 @@ class ApproxKernelAttention(EstimatorBase):
         inputs, n_keys = call.inputs, call.inputs.k.shape[-2]
         unit = np.broadcast_to(np.eye(n_keys), (*inputs.k.shape[:-1], n_keys))
         inputs = replace(inputs, v=like(unit, inputs.k), dtype=inputs.q.dtype)
-        return inputs.given_layout(replace(call, inputs=inputs).attend().out)
+        return inputs.results(replace(call, inputs=inputs).attend().out)
 
     def diagnose(
         self, q: Array, k: Array, v: Array, *, key_padding_mask: Array | None = None

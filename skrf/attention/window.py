@@ -144,8 +144,8 @@ class WindowAttention(EstimatorBase):
             If shapes do not fit, an entry is not finite, or a parameter is invalid.
         """
         check_flag("return_lse", return_lse)
-        out, lse, _ = self._attend(check_inputs(q, k, v, key_padding_mask, True), WindowState())
-        return (out, lse) if return_lse else out
+        inputs = check_inputs(q, k, v, key_padding_mask, True)
+        return self._attend(inputs, WindowState(), return_lse)[0]
 
     def init_state(self) -> WindowState:
         """Return the state before the first position, for `step`.
@@ -200,11 +200,11 @@ class WindowAttention(EstimatorBase):
         if not isinstance(state, WindowState):
             raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         inputs = check_inputs(q, k, v, key_padding_mask, True, is_step=True)
-        out, lse, state = self._attend(inputs, state)
-        return (out, lse, state) if return_lse else (out, state)
+        results, state = self._attend(inputs, state, return_lse)
+        return (*results, state) if return_lse else (results, state)
 
-    def _attend(self, inputs, state):
-        """Return outputs and log-sum-exps of checked `Inputs`, and the state after them."""
+    def _attend(self, inputs, state, return_lse):
+        """Return the results of a call for checked `Inputs`, and the state after them."""
         check_integer("size", self.size)
         check_integer("n_first", self.n_first, least=0)
         scale = check_scale(self.scale, inputs.q.shape[-1])
@@ -231,8 +231,8 @@ class WindowAttention(EstimatorBase):
             state = self._without_passed(state)
         state = state.mapped(lambda x: xp.reshape(x, (*lead, *x.shape[1:])))
         outs, logs = map(list, zip(*results, strict=True))
-        out, lse = inputs.given_layout(side_by_side(outs, -2)), side_by_side(logs, -1)
-        return out, inputs.given_rows(lse), state
+        lse = side_by_side(logs, -1) if return_lse else None
+        return inputs.results(side_by_side(outs, -2), lse), state
 
     def _read(self, q, state, n_seen, scale):
         """Return outputs (U, G, n, e) and log-sum-exps; n_seen (U, n) counts keys up to a query."""

@@ -30,8 +30,8 @@ def attend_packed(call, cu_seqlens, inputs, log_gates):
     Parameters
     ----------
     call : callable
-        Takes queries, keys, values, padding and gates of a batch, and returns tensors of shape
-        (batch, heads, length, ...).
+        Takes the queries, keys and values of a batch, its `key_padding_mask` and `log_gates`, and
+        returns tensors of shape (batch, heads, length, ...).
     cu_seqlens : Tensor of int
         Where sequences begin and end.
     inputs : list of Tensor of shape (1, heads, T, width)
@@ -61,7 +61,7 @@ def attend_packed(call, cu_seqlens, inputs, log_gates):
         batch = [tensor[0][:, positions].movedim(0, 1) for tensor in inputs]
         gates = None if log_gates is None else log_gates[0][:, positions].movedim(0, 1)
         padding = is_padding if bool(is_padding.any()) else None
-        outputs = call(*batch, padding, gates)
+        outputs = call(batch, key_padding_mask=padding, log_gates=gates)
         results.append([output.movedim(1, 0)[:, ~is_padding] for output in outputs])
         places.append(positions[~is_padding])
     order = torch.cat(places).argsort()

@@ -148,7 +148,7 @@ class ChunkStates:
         self.before, self.after, self.has_graph = before, {}, has_graph
         self.is_repeated = False  # by activation checkpointing, in the backward pass
 
-    def attend(self, attention, *arguments):
+    def attend(self, attention, inputs, **options):
         """Return what a module returns for the positions of the chunk."""
         if attention in self.after and not self.is_repeated:
             raise RuntimeError(
@@ -161,8 +161,8 @@ class ChunkStates:
                 "use_reentrant=False, and leave out torch.no_grad()."
             )
         state = self.before.get(attention, StreamState())
-        *results, state = attention._step(*arguments, state)
-        if not (state.is_double or arguments[0].dtype == torch.float64):
+        *results, state = attention._attend(inputs, True, state=state, **options)
+        if not (state.is_double or inputs[0].dtype == torch.float64):
             state = replace(state, sums=state.sums.float())  # half of the memory
         if not self.is_repeated:
             self.after[attention] = state

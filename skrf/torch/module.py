@@ -330,7 +330,7 @@ class RandomFeatureAttention(nn.Module):
         padding, mask = padding_and_mask(attn_mask, key_padding_mask, *inputs[:2], is_causal)
         inputs[2] = nn.functional.dropout(inputs[2], self.dropout, self.training)
         inputs[2] = nn.functional.dropout(inputs[2], check_share("dropout_p", dropout_p))
-        options = padding, log_gates, return_lse
+        options = {"key_padding_mask": padding, "log_gates": log_gates, "return_lse": return_lse}
         if not self.check_values:
             unread = padding, mask, self.mask, log_gates, cu_seqlens, self._stream
             if return_lse or any(option is not None for option in unread):
@@ -353,9 +353,9 @@ class RandomFeatureAttention(nn.Module):
                     "Attention within chunked_loss needs is_causal=True and no attn_mask of shape "
                     f"(L, S), got is_causal={is_causal!r}."
                 )
-            results = self._stream.attend(self, *inputs, *options)
+            results = self._stream.attend(self, inputs, **options)
         else:
-            results = self._attend(*inputs, mask, is_causal, *options)
+            results = self._attend(inputs, is_causal, mask, **options)
         if query.ndim == 4:
             return results
         return tuple(part[:, 0] for part in results) if return_lse else results[:, 0]
@@ -428,35 +428,33 @@ class RandomFeatureAttention(nn.Module):
         check_is_eager(inputs, has_func_grad=False)
         if self.training and self.dropout:
             inputs[2] = nn.functional.dropout(inputs[2], self.dropout)
-        *results, state = self._step(*inputs, key_padding_mask, log_gates, return_lse, state)
+        options = {"log_gates": log_gates, "return_lse": return_lse}
+        options["key_padding_mask"] = key_padding_mask
+        *results, state = self._attend(inputs, True, state=state, **options)
         return *(part[:, 0] if query.ndim == 3 else part for part in results), state
 
     @torch.compiler.disable
-    def _attend(self, query, key, value, mask, is_causal, padding, log_gates, return_lse):
-        """Return the attention of inputs with heads, under the mask of the module or the call."""
-        if mask is not None and self.mask is not None:
-            raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
-        operator = self._operators[is_causal]
-        operator = operator.at(mask=mask_of_call(self) if mask is None else mask)
-        options = {"key_padding_mask": padding, "log_gates": log_gates, "return_lse": return_lse}
-        with torch.autocast(query.device.type, enabled=False):
-            return operator(query, key, value, **options)
+    def _attend(self, inputs, is_causal, mask=None, state=None, **options):
+        """Return what the operator of a direction returns for a call or, with a state, a step.
 
-    @torch.compiler.disable
-    def _step(self, query, key, value, padding, log_gates, return_lse, state):
-        """Return the attention of the next positions, and the state after them."""
-        operator = self._operators[True].at(mask=mask_of_call(self))
-        options = {"key_padding_mask": padding, "log_gates": log_gates, "return_lse": return_lse}
-        with torch.autocast(query.device.type, enabled=False):
-            *results, state = operator.step(query, key, value, state, **options)
-        return *results, StreamState(**vars(state))
+        The mask is that of the module unless the call has one.
+        """
+        if mask is None:
+            mask = mask_of_call(self)
+        elif self.mask is not None:
+            raise ValueError("attn_mask of shape (L, S) needs a module whose mask is None.")
+        operator = self._operators[is_causal].at(mask=mask)
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            if state is None:
+                return operator(*inputs, **options)
+            return operator.step(*inputs, state, **options)
 
     @torch.compiler.disable
     def _attend_packed(self, cu_seqlens, inputs, is_causal, log_gates, return_lse):
         """Return the attention of packed sequences."""
 
-        def call(*batch):
-            results = self._attend(*batch[:3], None, is_causal, *batch[3:], return_lse)
+        def call(batch, **options):
+            results = self._attend(batch, is_causal, return_lse=return_lse, **options)
             return results if return_lse else (results,)
 
         results = attend_packed(call, cu_seqlens, inputs, log_gates)
