@@ -71,6 +71,12 @@ def alternate(methods, rounds):
     return times
 
 
+def compare(what, above, below, rounds, bound, *, at_most=False):
+    """Judge the ratio of the times of two calls, which alternate."""
+    times = alternate({"above": above, "below": below}, rounds)
+    judge(what, times["above"], times["below"], bound, at_most=at_most)
+
+
 def judge(what, slow, fast, bound, *, at_most=False, unit=""):
     """Tell and keep a ratio of two lists of times (or a number with a unit) against a bound."""
     middle = median(a / b for a, b in zip(slow, fast, strict=True))
@@ -144,34 +150,29 @@ def measure_wide(rounds):
     """Fits to wide sparse rows, which draw a block of orthogonal rows, and RBFSampler's."""
     X = scipy.sparse.random(300, 200_000, density=0.001, format="csr", random_state=0)
     peer, ours = RBFSampler(n_components=128, random_state=0), RFFSampler(256, random_state=0)
-    methods = {"peer": lambda: peer.fit(X), "ours": lambda: ours.fit(X)}
-    times = alternate(methods, max(rounds // 3, 3))
     what = "fit of 128 projections, 300 x 200,000 sparse: RFFSampler / RBFSampler"
-    judge(what, times["ours"], times["peer"], 1.5, at_most=True)
+    few = max(rounds // 3, 3)
+    compare(what, lambda: ours.fit(X), lambda: peer.fit(X), few, 1.5, at_most=True)
 
 
 def measure_hadamard(rounds):
     """Fast projections by public calls, against dense ones."""
     few = max(rounds // 5, 3)
     X = np.random.default_rng(0).normal(size=(2000, 4096)).astype(np.float32) / 64
-    fitted = {
-        name: OptimalPositiveRF(8192, coupling="simplex", projection=name, random_state=0).fit(X)
+    dense, fast = (
+        OptimalPositiveRF(8192, coupling="simplex", projection=name, random_state=0).fit(X)
         for name in ("dense", "hadamard")
-    }
-    times = alternate({n: lambda f=f: f.transform(X) for n, f in fitted.items()}, few)
-    judge("dense / hadamard, d = 4096, 8192 columns", times["dense"], times["hadamard"], 15)
-    fast = fitted["hadamard"].feature_maps_[0].projection
-    dense = fitted["dense"].omega_
-    held = sum(part.nbytes for part in vars(fast).values() if isinstance(part, np.ndarray))
-    judge("memory of the projection, % of dense", [held], [dense.nbytes / 100], 0.2, at_most=True)
-    feature_map, part = fitted["hadamard"].feature_maps_[0], X[:500]
-    values = feature_map(part).values
-    methods = {
-        "map": partial(feature_map, part),
-        "gradient": partial(feature_map.pull_back, part, values),
-    }
-    times = alternate(methods, few)
-    judge("Hadamard: gradient / map", times["gradient"], times["map"], 3, at_most=True)
+    )
+    what = "dense / hadamard, d = 4096, 8192 columns"
+    compare(what, lambda: dense.transform(X), lambda: fast.transform(X), few, 15)
+    feature_map, part = fast.feature_maps_[0], X[:500]
+    arrays = vars(feature_map.projection).values()
+    held = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+    whole = dense.omega_.nbytes
+    judge("memory of the projection, % of dense", [held], [whole / 100], 0.2, at_most=True)
+    gradient = partial(feature_map.pull_back, part, feature_map(part).values)
+    what = "Hadamard: gradient / map"
+    compare(what, gradient, partial(feature_map, part), few, 3, at_most=True)
     measure_widths(few)
     measure_bare(rounds)
 
@@ -180,11 +181,9 @@ def measure_distances(rounds):
     """Landmarks of a Laplacian kernel against the L1 distances of SciPy."""
     X = np.random.default_rng(0).normal(size=(8000, 100))
     landmarks = ClusterNystroem(1000, kernel="laplacian", centers="random", random_state=0).fit(X)
-    methods = {"ours": lambda: landmarks.transform(X)}
-    methods["peer"] = lambda: cdist(X, landmarks.centers_, "cityblock")
-    times = alternate(methods, max(rounds // 5, 3))
+    peer = partial(cdist, X, landmarks.centers_, "cityblock")
     what = "8,000 rows, 1,000 landmarks, d = 100: cdist / transform by a Laplacian kernel"
-    judge(what, times["peer"], times["ours"], 1.5)
+    compare(what, peer, lambda: landmarks.transform(X), max(rounds // 5, 3), 1.5)
 
 
 def measure_widths(rounds):
@@ -193,13 +192,11 @@ def measure_widths(rounds):
         found = []
         for d in (64, 128, 256, 300, 512, 784, 1024, 2048, 4096):
             X = (np.random.default_rng(0).normal(size=(4096, d)) / d**0.5).astype(dtype)
-            fitted = {
-                name: OptimalPositiveRF(2048, projection=name, random_state=0).fit(X)
-                for name in ("dense", "hadamard")
-            }
-            times = alternate(
-                {n: lambda f=f, X=X: f.transform(X) for n, f in fitted.items()}, rounds
-            )
+            calls = {}
+            for name in ("dense", "hadamard"):
+                features = OptimalPositiveRF(2048, projection=name, random_state=0).fit(X)
+                calls[name] = partial(features.transform, X)
+            times = alternate(calls, rounds)
             found.append(f"d = {d}: {min(times['dense']) / min(times['hadamard']):.2f}")
         print(f"dense / hadamard, 2048 columns, {np.dtype(dtype).name}: {', '.join(found)}")
 
@@ -342,10 +339,9 @@ def measure_step(rounds):
                     for i in range(n_steps):
                         own.step(q[i], k[i], v[i])
 
-                times = alternate({"ours": ours, "plain": plain}, max(rounds // 5, 3))
                 what, bound = ("fitted", of_fitted) if is_fitted else ("shared maps", 3)
                 title = f"a step of {n_heads} heads, {what}, {library}: ours / plain recurrence"
-                judge(title, times["ours"], times["plain"], bound, at_most=True)
+                compare(title, ours, plain, max(rounds // 5, 3), bound, at_most=True)
 
 
 def measure_training(rounds):
@@ -358,12 +354,9 @@ def measure_training(rounds):
     from skrf.torch import RandomFeatureAttention
 
     warnings.simplefilter("ignore", FeatureCollapseWarning)  # of random inputs: time is measured
-    exact = torch.nn.functional.scaled_dot_product_attention
-    features = OptimalPositiveRF(256, random_state=0)
-    calls = {
-        "exact": lambda *parts: exact(*parts, is_causal=True),
-        "ours": RandomFeatureAttention(features, is_causal=True),
-    }
+    exact = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
+    ours = RandomFeatureAttention(OptimalPositiveRF(256, random_state=0), is_causal=True)
+    few = max(rounds // 3, 3)
     for length in (2048, 4096):
         parts = [torch.randn(1, 8, length, 64, requires_grad=True) for _ in "qkv"]
         gradient = torch.randn(1, 8, length, 64)
@@ -371,16 +364,11 @@ def measure_training(rounds):
         def both(call, parts=parts, gradient=gradient):
             return torch.autograd.grad(call(*parts), parts, gradient)
 
-        methods = {name: partial(both, call) for name, call in calls.items()}
-        times = alternate(methods, max(rounds // 3, 3))
         what = f"torch forward and backward, causal, L = {length}: ours / exact"
-        judge(what, times["ours"], times["exact"], 1, at_most=True)
+        compare(what, partial(both, ours), partial(both, exact), few, 1, at_most=True)
     parts, edges = [torch.randn(1, 8, 1600, 64) for _ in "qkv"], torch.arange(0, 1601, 20)
-    methods = {"packed": partial(calls["ours"], *parts, cu_seqlens=edges)}
-    methods["whole"] = partial(calls["ours"], *parts)
-    times = alternate(methods, max(rounds // 3, 3))
-    what = "80 packed sequences of 20 / one of 1,600"
-    judge(what, times["packed"], times["whole"], 2, at_most=True)
+    packed, whole = partial(ours, *parts, cu_seqlens=edges), partial(ours, *parts)
+    compare("80 packed sequences of 20 / one of 1,600", packed, whole, few, 2, at_most=True)
 
 
 def measure_masks(rounds):
@@ -426,11 +414,9 @@ def measure_masks(rounds):
     q, k, v = (np.random.default_rng(0).normal(size=(3, 4096, 64)) / 2).astype(np.float32)
     mask = ToeplitzMask.from_function(lambda o: np.exp(-abs(o) / 4096), (4096,))
     features = ApproxKernelAttention(OptimalPositiveRF(256), mask=mask).fit(q, k)
-    calls = {"features": partial(features, q, k, v)}
-    calls["exact"] = partial(exact_attention, q, k, v, mask=mask)
-    times = alternate(calls, max(rounds // 5, 3))
+    exact, ours = partial(exact_attention, q, k, v, mask=mask), partial(features, q, k, v)
     what = "exact attention with a mask / 256 features, L = 4,096, float32"
-    judge(what, times["exact"], times["features"], 1.1, at_most=True)
+    compare(what, exact, ours, max(rounds // 5, 3), 1.1, at_most=True)
 
 
 def measure_regression(rounds):
@@ -521,12 +507,9 @@ def measure_start(rounds):
         subprocess.run([sys.executable, "-c", code], check=True)
         return time.perf_counter() - start
 
-    methods = {
-        "skrf": lambda: run("import skrf"),
-        "peer": lambda: run("import sklearn.kernel_approximation"),
-    }
-    times = alternate(methods, rounds)
-    judge("import skrf / import peer", times["skrf"], times["peer"], 1.1, at_most=True)
+    peer = partial(run, "import sklearn.kernel_approximation")
+    what = "import skrf / import peer"
+    compare(what, partial(run, "import skrf"), peer, rounds, 1.1, at_most=True)
     code = """
 import sys, time, numpy as np, skrf
 assert "numba" not in sys.modules

@@ -2,9 +2,10 @@
 
 python benchmarks/which_features.py
 
-Writes tables and a plot for the pages "Choosing" and "Feature maps compared" of the documentation.
+Writes a table and a plot for the pages "Choosing" and "Feature maps compared" of the documentation.
 """
 
+import csv
 from pathlib import Path
 
 import matplotlib
@@ -20,7 +21,6 @@ from skrf.datasets import REGIMES, make_regime
 N_COMPONENTS = 128
 SIGMAS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 SHOWN_SIGMAS = (0.1, 0.3, 0.5, 1.0)
-UCI = ("abalone", "banknote", "car", "yeast", "cmc", "nursery", "wifi", "chess")
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 MARKERS = "os^Dv*PX<>"
 MEASURED_SEED = 1000  # draws and rows that recommend has not seen
@@ -70,25 +70,17 @@ def measure_regimes():
     return records
 
 
-def write_tables(records):
-    """Write one table a regime as reStructuredText."""
-    lines = []
-    for regime in REGIMES:
-        rows = [r for r in records if r["regime"] == regime and r["sigma"] in SHOWN_SIGMAS]
-        lines += [
-            f".. list-table:: {regime}",
-            "   :header-rows: 1",
-            "",
-            "   * - feature map",
-            *(f"     - sigma = {sigma}" for sigma in SHOWN_SIGMAS),
-        ]
-        for name in dict.fromkeys(r["feature_map"] for r in rows):
-            lines.append(f"   * - {name}")
-            for row in rows:
-                if row["feature_map"] == name:
-                    lines.append(f"     - {row['error']:.2g}")
-        lines.append("")
-    (DOCS / "_which_features.txt").write_text("\n".join(lines))
+def write_table(records):
+    """Write the errors of every regime and map as CSV."""
+    rows = {}
+    for record in records:
+        if record["sigma"] in SHOWN_SIGMAS:
+            errors = rows.setdefault((record["regime"], record["feature_map"]), [])
+            errors.append(f"{record['error']:.2g}")
+    head = ["regime", "feature map", *(f"sigma = {sigma}" for sigma in SHOWN_SIGMAS)]
+    with (DOCS / "which_features.csv").open("w", newline="", encoding="utf-8") as file:
+        lines = [head, *([*names, *errors] for names, errors in rows.items())]
+        csv.writer(file, lineterminator="\n").writerows(lines)
 
 
 def plot(records):
@@ -111,9 +103,9 @@ def plot(records):
 
 
 def main():
-    """Measure, and write the tables and the figure."""
+    """Measure, and write the table and the figure."""
     records = measure_regimes()
-    write_tables(records)
+    write_table(records)
     plot(records)
 
 
