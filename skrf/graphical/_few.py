@@ -79,15 +79,14 @@ class FewStates:
         logs, (weights, tops) = table
         posteriors = np.empty((len(symbols) if keeps else 1, len(self.start)))
         norms = np.empty(len(symbols))
-        if self.is_safe:
-            if kernels.filter_states(
-                self.A, self.start, weights, symbols, starts, SURE, posteriors, norms
-            ):
-                return Pass(self, kernels, table, symbols, starts, posteriors, norms, False)
-        kernels.filter_logs(
-            self.A, self.log_A, self.log_start, logs, symbols, starts, posteriors, norms
+        in_logs = not self.is_safe or not kernels.filter_states(
+            self.A, self.start, weights, symbols, starts, SURE, posteriors, norms
         )
-        return Pass(self, kernels, table, symbols, starts, posteriors, norms, True)
+        if in_logs:
+            kernels.filter_logs(
+                self.A, self.log_A, self.log_start, logs, symbols, starts, posteriors, norms
+            )
+        return Pass(self, kernels, table, symbols, starts, posteriors, norms, in_logs)
 
     def viterbi(self, kernels, logs, symbols, starts):
         """Return the log probability of the best path of every sequence, and all paths joined."""

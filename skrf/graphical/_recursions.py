@@ -385,6 +385,10 @@ class Model:
 
     # Distributions of states are shares, or logarithms where `in_logs`.
 
+    def shares(self, distributions):
+        """Return distributions as shares."""
+        return np.exp(distributions) if self.in_logs else distributions
+
     def step(self, symbols, before=None):
         """Return distributions after symbols, given those before, and logs of their divisors."""
         if before is None or self.in_logs:
@@ -481,7 +485,7 @@ class Model:
     def past(self, sequence):
         """Yield (t, posterior given the symbols up to t)."""
         for t, (_, distributions, _) in enumerate(self.filtered([sequence])):
-            yield t, np.exp(distributions[0]) if self.in_logs else distributions[0]
+            yield t, self.shares(distributions[0])
 
     def viterbi(self, sequences):
         """Return the log probability of the best path of every sequence, and all paths joined.

@@ -826,7 +826,7 @@ class KernelHMM(MaximumLikelihood):
         if state is None:
             return model.emission.passed(model.start)
         before, _ = _check_state(model, state)
-        posterior = np.exp(before) if model.in_logs else before
+        posterior = model.shares(before)
         _check_posterior(posterior, state)
         shares = model.emission.passed(model.transition.passed(posterior))
         return shares if np.ndim(state.log_prob) else shares[0]
@@ -970,7 +970,7 @@ class KernelHMM(MaximumLikelihood):
         after, log_norms = model.step(symbols, before)
         if not (log_norms > -np.inf).all():
             if state is not None:
-                _check_posterior(np.exp(before) if model.in_logs else before, state)
+                _check_posterior(model.shares(before), state)
             raise FloatingPointError(
                 "The symbol has no probability after those before: no state that transitions and "
                 "masks allow can emit it."
