@@ -120,20 +120,21 @@ class KernelSampler(EstimatorBase):
             If features are not positive.
         """
         self._validate_params()
-        draft, given = draft_of(self), self.feature_map
+        draft, feature_map = draft_of(self), self.feature_map
         keys = to_host(validate_rows(draft, X, reset=True))
-        others = keys if queries is None else to_host(draft._checked("queries", queries))
-        given = OptimalPositiveRF(256, kernel="softmax") if given is None else given
+        queries = keys if queries is None else to_host(draft._checked("queries", queries))
+        if feature_map is None:
+            feature_map = OptimalPositiveRF(256, kernel="softmax")
         seed = draw_seed(self.random_state)
         copied = prepared(
-            given, owner="KernelSampler", seed=lambda own: seed if own is None else own
+            feature_map, owner="KernelSampler", seed=lambda own: seed if own is None else own
         )
-        draft.feature_map_ = fit_to(copied, others, keys)
+        draft.feature_map_ = fit_to(copied, queries, keys)
         draft._maps = [as_feature_map(draft.feature_map_, keys=side) for side in (False, True)]
         if not all(side.is_positive for side in draft._maps):
             raise ValueError(
-                f"feature_map={given!r} is not positive: probabilities must be. Use a positive "
-                "map, such as OptimalPositiveRF or AdaptiveRF."
+                f"feature_map={feature_map!r} is not positive: probabilities must be. Use a "
+                "positive map, such as OptimalPositiveRF or AdaptiveRF."
             )
         draft.n_keys_, n_columns = keys.shape[0], draft._maps[1].n_columns
         check_fits(8 * draft.n_keys_ * n_columns, f"X of {draft.n_keys_} keys", "their features")

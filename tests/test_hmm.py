@@ -85,7 +85,7 @@ class Reference:
         self.emit = np.column_stack([emit, logsumexp(emit, axis=1)])  # any symbol is the last
         if inner.start_factor is None:
             with np.errstate(divide="ignore"):
-                self.start = np.log(inner.given_start)
+                self.start = np.log(inner.start_prob)
         else:
             self.start = log_table(inner.start_factor)[0]
         logs = [self.move]
@@ -625,7 +625,7 @@ def test_gradients_of_large_embeddings_are_finite(name, scale, normalization):
         values = []
         for sign in (1, -1):
             moved = {**first.embeddings, role: value + sign * step * direction}
-            other = type(first)(moved, first.maps, first.given_start, first.is_local)
+            other = type(first)(moved, first.maps, first.start_prob, first.is_local)
             values.append(other.log_prob(sequences).sum())
         expected = (values[0] - values[1]) / (2 * step)
         size = np.abs(gradients[role]).max() + scale

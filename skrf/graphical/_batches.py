@@ -164,58 +164,58 @@ class FreeArrays:
 
     Parameters
     ----------
-    first : Model
+    initial : Model
         Its feature maps are kept.
     objective : callable
         Returns the log probability of sequences under a model, and gradients by role.
     """
 
-    def __init__(self, first, objective):
-        self.first, self.objective = first, objective
-        is_known = first.emitter is None
+    def __init__(self, initial, objective):
+        self.initial, self.objective = initial, objective
+        is_known = initial.emitter is None
         self._shared, self.roles = {}, []
-        for role, value in first.embeddings.items():
+        for role, value in initial.embeddings.items():
             is_learnt = is_known or role not in ("emitters", "symbols")
             if value is not None and is_learnt and id(value) not in self._shared:
                 self._shared[id(value)] = value
                 self.roles.append(role)
-        self._allowed = np.isfinite(first.log_start)
+        self._allowed = np.isfinite(initial.log_start)
         self.arrays = [
             *self._shared.values(),
-            *self.start_and_emissions(np.exp(first.log_start), first.emitter),
+            *self.start_and_emissions(np.exp(initial.log_start), initial.emitter),
         ]
 
     def start_and_emissions(self, start, emitter):
         """Return the arrays that are no embeddings: logs of the start, and emissions."""
         arrays = []
-        if self.first.learns_start:
+        if self.initial.learns_start:
             arrays.append(np.log(np.maximum(start[self._allowed], 1e-300)))
         return arrays + (emitter.parameters if hasattr(emitter, "pull_back") else [])
 
     def model(self, arrays, dtype=np.float64):
         """Return the model at arrays."""
-        first, parameters = self.first, arrays[len(self._shared) :]
+        initial, parameters = self.initial, arrays[len(self._shared) :]
         by_array = dict(zip(self._shared, arrays, strict=False))
         embeddings = {
-            role: by_array.get(id(value), value) for role, value in first.embeddings.items()
+            role: by_array.get(id(value), value) for role, value in initial.embeddings.items()
         }
         start = emitter = None
-        if first.learns_start:
+        if initial.learns_start:
             start = np.zeros(len(self._allowed))
             start[self._allowed], parameters = softmax(parameters[0]), parameters[1:]
         if parameters:
-            emitter = first.emitter.with_parameters(parameters)
-        return first.with_embeddings(embeddings, dtype, start, emitter)
+            emitter = initial.emitter.with_parameters(parameters)
+        return initial.with_embeddings(embeddings, dtype, start, emitter)
 
     def gradients(self, arrays, sequences):
         """Return the log probability of sequences, and its gradients."""
         log_prob, by_role = self.objective(self.model(arrays), sequences)
-        embeddings = self.first.embeddings
+        embeddings = self.initial.embeddings
         roles = (
             [role for role in embeddings if id(embeddings[role]) == key] for key in self._shared
         )
         gradients = [sum(by_role[role] for role in sharing) for sharing in roles]
-        if self.first.learns_start:
+        if self.initial.learns_start:
             of_start = by_role["start_prob"][self._allowed]
             shares = softmax(arrays[len(gradients)])
             gradients.append(of_start - shares * of_start.sum())

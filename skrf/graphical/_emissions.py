@@ -135,10 +135,10 @@ class GaussianEmissions:
             Log densities of the entries that are not missing.
         """
         table = np.zeros((len(X), len(self.means)))
-        for rows, columns, part in _parts(X):
+        for rows, columns, values in _by_pattern(X):
             table[rows] = -0.5 * len(columns) * _LOG_2_PI
             for k, (mean, inverse, log_det) in enumerate(self._roots_of_precisions(columns)):
-                scaled = _product(part - mean, inverse)
+                scaled = _product(values - mean, inverse)
                 with np.errstate(over="ignore"):  # so far away that the density is 0
                     table[rows, k] -= 0.5 * np.einsum("ij,ij->i", scaled, scaled) + log_det
         return table
@@ -175,11 +175,11 @@ class GaussianEmissions:
         """
         new = copy.copy(self)
         new._standardise(X)
-        totals, parts = posteriors.sum(axis=0), list(_parts(X))
+        totals, patterns = posteriors.sum(axis=0), list(_by_pattern(X))
         means, covars = self.means.copy(), self.covars.copy()
         for k in np.flatnonzero(totals > 0):
             weights = posteriors[:, k].astype(float)
-            filled, spread = self._expected(k, weights, X, parts)
+            filled, spread = self._expected(k, weights, X, patterns)
             means[k] = weights @ filled / totals[k]
             apart = filled - means[k]
             if self._is_diagonal:
@@ -190,17 +190,17 @@ class GaussianEmissions:
         new.means, new.covars = means, new._floored(new._constrained(covars, totals))
         return new
 
-    def _expected(self, k, weights, X, parts):
+    def _expected(self, k, weights, X, patterns):
         """Return the rows that a state expects, given what was seen, and their covariances' sum."""
         if not np.ma.is_masked(X):
             return np.ma.getdata(X), 0.0
         mean, covar = self.means[k], self.covars[k]
         filled, spread = np.empty(X.shape), np.zeros(covar.shape)
-        for rows, seen, part in parts:
+        for rows, seen, values in patterns:
             lost = np.setdiff1d(np.arange(len(mean)), seen)
             gain = np.linalg.solve(covar[np.ix_(seen, seen)], covar[np.ix_(seen, lost)])
-            filled[np.ix_(rows, seen)] = part
-            filled[np.ix_(rows, lost)] = mean[lost] + (part - mean[seen]) @ gain
+            filled[np.ix_(rows, seen)] = values
+            filled[np.ix_(rows, lost)] = mean[lost] + (values - mean[seen]) @ gain
             conditional = covar[np.ix_(lost, lost)] - covar[np.ix_(lost, seen)] @ gain
             spread[np.ix_(lost, lost)] += weights[rows].sum() * conditional
         return filled, spread
@@ -222,7 +222,9 @@ class GaussianEmissions:
         # Of a constant, the mean is off by rounding.
         rounding = (8 * np.finfo(float).eps * np.abs(np.ma.filled(X, 0)).max(axis=0)) ** 2
         if self.covariance_type == "spherical":  # of which a state has one variance
-            variances, rounding = (np.full_like(of, of.mean()) for of in (variances, rounding))
+            variances, rounding = (
+                np.full_like(values, values.mean()) for values in (variances, rounding)
+            )
         is_flat = variances <= rounding
         self._centre = np.ma.filled(X.mean(axis=0), 0.0)
         self._scales = np.sqrt(np.where(is_flat, 1.0, variances))
@@ -301,10 +303,10 @@ class GaussianEmissions:
             Gradients, in the shapes of `parameters`.
         """
         by_means, by_covars = np.zeros(self.means.shape), np.zeros(self.covars.shape)
-        for rows, columns, part in _parts(X):
+        for rows, columns, values in _by_pattern(X):
             at = np.ix_(columns, columns)
             for k, (mean, inverse, _) in enumerate(self._roots_of_precisions(columns)):
-                weights, scaled = posteriors[rows, k], _product(part - mean, inverse)
+                weights, scaled = posteriors[rows, k], _product(values - mean, inverse)
                 by_means[k, columns] += _product(weights @ scaled, inverse.T)
                 inverse = np.diag(inverse) if inverse.ndim == 1 else inverse
                 spread = (weights * scaled.T) @ scaled - weights.sum() * np.eye(len(columns))
@@ -371,8 +373,8 @@ def clustered(n_states, X, covariance_type, rng):
     kmeans = KMeans(n_states, n_init=1, random_state=draw_seed(rng))
     labels = kmeans.fit_predict(filled / np.where(scales > 0, scales, 1.0))
     ones = np.ones((n_states, X.shape[1]))
-    first = GaussianEmissions(filled[:n_states], ones, covariance_type=covariance_type)
-    emissions = first.update(labels[:, None] == np.arange(n_states), filled)
+    unit = GaussianEmissions(filled[:n_states], ones, covariance_type=covariance_type)
+    emissions = unit.update(labels[:, None] == np.arange(n_states), filled)
     emissions._standardise(X)
     return emissions
 
@@ -428,7 +430,7 @@ def _filled(X, values):
     return np.where(np.ma.getmaskarray(X), np.ma.filled(values, 0.0), np.ma.getdata(X))
 
 
-def _parts(X):
+def _by_pattern(X):
     """Yield rows that lack the same columns, the columns that they have, and what is there."""
     is_missing, X = np.ma.getmaskarray(X), np.ma.getdata(X)
     if not is_missing.any():

@@ -24,12 +24,12 @@ _ON_PATH = 0.7  # of the posterior of a start along paths, of which the rest is 
 _LEAST_SHARE = 1e-10  # of probabilities that EM learns, so that none is lost for good
 
 
-def learn(first, sequences, n_init, rng, limits, batches, *, validation, callback, redraw=None):
+def learn(initial, sequences, n_init, rng, limits, batches, *, validation, callback, redraw=None):
     """Return a model whose embeddings maximise the likelihood locally, from those of another.
 
     Parameters
     ----------
-    first : Model
+    initial : Model
         Starting point; its feature maps are kept.
     sequences : list of ndarray
         Symbols.
@@ -60,9 +60,9 @@ def learn(first, sequences, n_init, rng, limits, batches, *, validation, callbac
     trouble : str or None
         Why it ended if it did not converge.
     """
-    free = FreeArrays(first, gradients)
+    free = FreeArrays(initial, gradients)
     starts, names, n_symbols = [(free, free.arrays)], ["fit"], sum(map(len, sequences))
-    if first.has_few:  # whose passes are known beforehand
+    if initial.has_few:  # whose passes are known beforehand
         of_recursions(limits["max_iter"] * n_symbols, Progress(limits["verbose"]))
     is_screened = n_init == "screened" and batches is None and _takes_tables(free)
     if is_screened:
@@ -86,7 +86,7 @@ def learn(first, sequences, n_init, rng, limits, batches, *, validation, callbac
             if not watch.scores:  # no step raises the likelihood of a start that is an optimum
                 watch(arrays)
         arrays = arrays if watch.best is None else watch.best
-        return free.model(arrays, first.dtype), watch.scores, *progress
+        return free.model(arrays, initial.dtype), watch.scores, *progress
 
     # Not by histories, which are empty if a start is already a maximum.
     judges = (sequences, []) if validation is None else validation
@@ -96,7 +96,7 @@ def learn(first, sequences, n_init, rng, limits, batches, *, validation, callbac
 
 def _normal_starts(free, number, rng, redraw):
     """Return normal starts with the root mean squares of the first, and emissions of their own."""
-    embeddings, others = free.arrays[: len(free.roles)], free.arrays[len(free.roles) :]
+    embeddings, fixed = free.arrays[: len(free.roles)], free.arrays[len(free.roles) :]
     roots = [np.sqrt(np.mean(np.square(value))) for value in embeddings]
     shape = number, sum(value.size for value in embeddings)
     check_fits(8 * math.prod(shape), f"n_init={number + 1!r}", "other starts")
@@ -104,8 +104,8 @@ def _normal_starts(free, number, rng, redraw):
     for draw in rng.normal(size=shape):
         if redraw is not None:
             parameters = redraw().parameters
-            others = others[: -len(parameters)] + parameters
-        starts.append([*map(np.multiply, roots, unpacked(draw, embeddings)), *others])
+            fixed = fixed[: -len(parameters)] + parameters
+        starts.append([*map(np.multiply, roots, unpacked(draw, embeddings)), *fixed])
     return starts
 
 
@@ -116,14 +116,14 @@ def _normal_starts(free, number, rng, redraw):
 
 def _takes_tables(free):
     """Return whether embeddings can hold any tables of transitions and emissions."""
-    first = free.first
+    initial = free.initial
     roles = ["states", "targets"]
-    if first.emission is not None:
+    if initial.emission is not None:
         roles = ["states", "symbols", "targets", "emitters"]
-    is_wide = first.embeddings["states"].shape[1] >= len(first.start)
-    is_exact = first.transition.T is None and (len(roles) == 2 or first.emission.T is None)
-    is_plain = first.is_local and first.start_factor is None and is_exact
-    return is_plain and is_wide and set(roles) == set(free.roles) and first.has_few
+    is_wide = initial.embeddings["states"].shape[1] >= len(initial.start)
+    is_exact = initial.transition.T is None and (len(roles) == 2 or initial.emission.T is None)
+    is_plain = initial.is_local and initial.start_factor is None and is_exact
+    return is_plain and is_wide and set(roles) == set(free.roles) and initial.has_few
 
 
 def _screened(free, sequences, rng, limits, redraw):
@@ -131,20 +131,20 @@ def _screened(free, sequences, rng, limits, redraw):
     normal = [free.arrays, *_normal_starts(free, _SCREENED // 4 - 1, rng, redraw)]
     starts, n_paths = [_tables(free.model(arrays)) for arrays in normal], _SCREENED - len(normal)
     starts += (
-        _along_paths(free.first, sequences, number / (n_paths - 1), rng)
+        _along_paths(free.initial, sequences, number / (n_paths - 1), rng)
         for number in range(n_paths)
     )
     progress, ranked = Progress(limits["verbose"]), []
     for number, tables in enumerate(starts):
         n_iter = min(40, limits["max_iter"])
-        log_prob, tables = expectation_maximisation(free.first, sequences, n_iter, 0.0, tables)
+        log_prob, tables = expectation_maximisation(free.initial, sequences, n_iter, 0.0, tables)
         ranked.append((log_prob, number, tables))
         progress(f"start {number + 1} of {_SCREENED}: log likelihood {log_prob:.6f}")
     ranked.sort(key=lambda end: -end[0])
     ends = []
     for _, number, tables in ranked[:_CONTINUED]:
         n_iter, tol = min(200, limits["max_iter"]), limits["tol"]
-        log_prob, tables = expectation_maximisation(free.first, sequences, n_iter, tol, tables)
+        log_prob, tables = expectation_maximisation(free.initial, sequences, n_iter, tol, tables)
         progress(f"start {number + 1} goes on: log likelihood {log_prob:.6f}")
         ends.append((log_prob, tables))
     ends.sort(key=lambda end: -end[0])
@@ -306,15 +306,15 @@ def _shares(counts, before, mask):
 def _embedded(free, tables):
     """Return what is learned, and arrays, of a model whose tables these are."""
     start, A, emission = tables
-    width = free.first.embeddings["states"].shape[1]
+    width = free.initial.embeddings["states"].shape[1]
     by_role = dict(zip(("states", "targets"), _factors(A, width), strict=True))
     if "symbols" in free.roles:
         by_role |= zip(("emitters", "symbols"), _factors(emission, width), strict=True)
     arrays = [by_role[role] for role in free.roles] + free.start_and_emissions(start, emission)
-    if free.first.emitter is not None and not hasattr(emission, "pull_back"):
-        first = free.first  # whose emissions gradients do not move
+    if free.initial.emitter is not None and not hasattr(emission, "pull_back"):
+        initial = free.initial  # whose emissions gradients do not move
         free = FreeArrays(
-            first.with_embeddings(first.embeddings, first.dtype, emitter=emission), gradients
+            initial.with_embeddings(initial.embeddings, initial.dtype, emitter=emission), gradients
         )
     return free, arrays
 
@@ -339,17 +339,17 @@ def gradients(model, sequences):
         every = [np.full(length, ANY) for length in lengths]
         log_total, expected = _all_counts(model, every, repeats)
         log_prob -= log_total
-        counts = [list(map(np.subtract, *both)) for both in zip(counts, expected, strict=True)]
+        counts = [list(map(np.subtract, *pair)) for pair in zip(counts, expected, strict=True)]
     (of_symbols,), of_start, of_moves = counts
-    parts = [(model.start_factor, of_start), (model.transition, of_moves)]
+    factor_counts = [(model.start_factor, of_start), (model.transition, of_moves)]
     if model.data is None:
-        parts.append((model.emission, _emission_counts(model, of_symbols)))
+        factor_counts.append((model.emission, _emission_counts(model, of_symbols)))
     elif model.emitter is None:
         of_data = np.zeros((len(model.start), model.base.n_symbols + 1))
         add_rows(of_data.T, model.data % of_data.shape[1], of_symbols[:, :-1].T)
-        parts.append((model.emission, _emission_counts(model.base, of_data)))
+        factor_counts.append((model.emission, _emission_counts(model.base, of_data)))
     by_role = dict.fromkeys(model.embeddings, 0.0)
-    for factor, counts in parts:
+    for factor, counts in factor_counts:
         if factor is not None:
             tables = (model.embeddings[role] for role in factor.roles)
             pulled = factor.pull_back(*tables, *counts)
@@ -380,7 +380,7 @@ def _all_counts(model, sequences, repeats):
             batch_log_prob, counts = _counts(model, batch, weights)
         log_prob += batch_log_prob
         if total is not None:
-            counts = [list(map(np.add, *both)) for both in zip(total, counts, strict=True)]
+            counts = [list(map(np.add, *pair)) for pair in zip(total, counts, strict=True)]
         total = counts
     return log_prob, total
 
@@ -439,8 +439,8 @@ def _move_counts(model, left, right):
 
 def _start_counts(model, of_states):
     """Return expected counts of the start's factor, given those of first states."""
-    states, first = np.arange(len(model.start)), model.start_factor
-    return [of_states] if first is None else first.pair.counts(0 * states, states, of_states)
+    states, factor = np.arange(len(model.start)), model.start_factor
+    return [of_states] if factor is None else factor.pair.counts(0 * states, states, of_states)
 
 
 def _emission_counts(model, counts):
@@ -464,6 +464,6 @@ def _batches(model, sequences, repeats):
     start = 0
     while start < len(order):
         size = max(1, _GRADIENT_ENTRIES // (len(sequences[order[start]]) * len(model.start)))
-        chosen = order[start : start + size]
-        yield [sequences[i] for i in chosen], repeats[chosen]
+        batch = order[start : start + size]
+        yield [sequences[i] for i in batch], repeats[batch]
         start += size

@@ -41,12 +41,12 @@ class Model:
 
     def sizes(self, length):
         """Return the number of states of every variable."""
-        of = self.tables["embeddings"]
-        if len(of) > 1:
-            return [len(X) for X in of]
-        check_fits(8 * length * len(of[0]), f"length={length!r}", "messages of all variables")
+        tables = self.tables["embeddings"]
+        if len(tables) > 1:
+            return [len(X) for X in tables]
+        check_fits(8 * length * len(tables[0]), f"length={length!r}", "messages of all variables")
         with naming("length"):
-            return np.full(length, len(of[0]))
+            return np.full(length, len(tables[0]))
 
     def slots(self, i, j):
         """Return the places of the embeddings of an edge's earlier and later variables."""
@@ -60,7 +60,7 @@ class Model:
             if self.maps.sides:
                 sides = tuple(self._features_at(k, slot) for k, slot in enumerate(slots))
                 if self.maps.log_factor is None:
-                    pair = LowRank(sides, all(len(of) == 1 for of in self.tables.values()))
+                    pair = LowRank(sides, all(len(tables) == 1 for tables in self.tables.values()))
                 else:
                     pair = Corrected.of(self.maps, sides, self.tables["embeddings"][0])
             else:
@@ -91,7 +91,8 @@ class Model:
     def gradients(self, of_pairs):
         """Return gradients with respect to all embeddings, given counts of pairs."""
         totals = {
-            side: [np.zeros(gradient.shape) for gradient in of] for side, of in self.tables.items()
+            side: [np.zeros(table.shape) for table in tables]
+            for side, tables in self.tables.items()
         }
         for slots, pair in self._pairs.items():
             for direction, step in ((pair, 1), (pair.turned, -1)):
@@ -105,7 +106,7 @@ class Model:
 
     def with_embeddings(self, arrays):
         """Return the model with embeddings from an iterator over arrays."""
-        tables = {side: tuple(islice(arrays, len(of))) for side, of in self.tables.items()}
+        tables = {side: tuple(islice(arrays, len(old))) for side, old in self.tables.items()}
         return replace(self, tables=tables)
 
 
@@ -116,12 +117,15 @@ def stacked(arrays):
 
 def shaped(tables):
     """Return arrays by side in the shapes of the parameters."""
-    return {side: of[0] if len(of) == 1 else stacked(list(of)) for side, of in tables.items()}
+    return {
+        side: arrays[0] if len(arrays) == 1 else stacked(list(arrays))
+        for side, arrays in tables.items()
+    }
 
 
 def added(one, other):
     """Return the sums of arrays by side."""
-    return {side: list(map(np.add, of, other[side])) for side, of in one.items()}
+    return {side: list(map(np.add, arrays, other[side])) for side, arrays in one.items()}
 
 
 class FieldModel(MaximumLikelihood):
@@ -141,7 +145,7 @@ class FieldModel(MaximumLikelihood):
         edges = self._edges(len(first)) or [(0, 0)]
         slots = dict.fromkeys(model.slots(i, j) for i, j in edges)
         sizes = [tuple(len(tables[side][at]) for side, at in slot) for slot in slots]
-        earlier, later = (list(dict.fromkeys(of)) for of in zip(*slots, strict=True))
+        earlier, later = (list(dict.fromkeys(places)) for places in zip(*slots, strict=True))
         left = right = np.vstack([tables[side][at] for side, at in earlier])
         if earlier != later:
             right = np.vstack([tables[side][at] for side, at in later])
@@ -207,7 +211,7 @@ class FieldModel(MaximumLikelihood):
         if not isinstance(learn_unary, (bool, np.bool_)):
             raise ValueError(f"learn_unary must be True or False, got {learn_unary!r}.")
         draft = self._draft()
-        first = draft._model
+        initial = draft._model
         unary = draft._belief_propagation(groups[0][0].shape[1]).unary if learn_unary else []
         # Forbidden states have no gradient: the value that is learned for them stays 0.
         forbidden = [np.where(np.isfinite(values), 0.0, -np.inf) for values in unary]
@@ -215,7 +219,7 @@ class FieldModel(MaximumLikelihood):
 
         def move(arrays):
             arrays = iter(arrays)
-            draft._fitted = first.with_embeddings(arrays)
+            draft._fitted = initial.with_embeddings(arrays)
             if learn_unary:
                 draft.unary_ = stacked(list(map(np.add, arrays, forbidden)))
 
@@ -224,7 +228,7 @@ class FieldModel(MaximumLikelihood):
             log_prob, by_tables, by_unary = draft._log_likelihood(groups)
             return log_prob, sum(by_tables.values(), []) + (by_unary[0] if learn_unary else [])
 
-        start = [table for of in first.tables.values() for table in of]
+        start = [table for tables in initial.tables.values() for table in tables]
         n_samples = sum(states.size for states, _ in groups)
         arrays, *progress = maximize(objective, start + allowed, n_samples, **limits)
         move(arrays)
@@ -271,7 +275,7 @@ def check_tables(name, arrays, n_variables=None, like=None):
             tables += (check_embeddings(table, f"{name}[{i}]", width),)
             width = tables[0].shape[1]
     if like is not None and [len(X) for X in tables] != [len(X) for X in like]:
-        sizes = [[len(X) for X in of] for of in (tables, like)]
+        sizes = [[len(X) for X in arrays] for arrays in (tables, like)]
         raise ValueError(
             f"{name} must have a row for every state, as embeddings does: got {sizes[0]} rows, "
             f"embeddings has {sizes[1]}."

@@ -32,7 +32,7 @@ class RankSpace:
         self.symbols, self.codes = symbols, codes
         self.weights, tops = model.emissions(symbols)
         self.matrices = np.stack([(self.move.T * row) @ self.move.R for row in self.weights])
-        self.first = (model.start * self.weights) @ self.move.R
+        self.start_shares = (model.start * self.weights) @ self.move.R
         self.log_probs = np.array([tops[of_one].sum() for of_one in self.codes])
         self.steps = []  # codes, shares and sums of every position
 
@@ -55,7 +55,9 @@ class RankSpace:
         shares = None
         for t in range(len(self.codes[0])):
             codes = np.array([of_one[t] for of_one in self.codes if len(of_one) > t])
-            shares = self.first[codes] if t == 0 else self._product(shares[: len(codes)], codes)
+            shares = (
+                self.start_shares[codes] if t == 0 else self._product(shares[: len(codes)], codes)
+            )
             totals = shares.sum(axis=1)
             if not totals.min() > SURE:
                 return False
@@ -75,14 +77,14 @@ class RankSpace:
     def counts(self, repeats):
         """Return expected counts as `_learning` has them: of symbols, first states, transitions."""
         n_features, R, T = len(self.move.T), self.move.R, self.move.T
-        of_moves, of_first = np.zeros(self.matrices.shape), np.zeros(self.first.shape)
+        of_moves, of_start_shares = np.zeros(self.matrices.shape), np.zeros(self.start_shares.shape)
         back = np.ones((0, n_features))
         for t in range(len(self.steps) - 1, -1, -1):
             codes, _, totals = self.steps[t]
             ended = repeats[len(back) : len(codes), None]
             back = np.vstack([back, np.repeat(ended, n_features, axis=1)]) / totals[:, None]
             if t == 0:
-                np.add.at(of_first, codes, back)
+                np.add.at(of_start_shares, codes, back)
                 break
             before = self.steps[t - 1][1][: len(codes)]
             for code in np.unique(codes):
@@ -96,7 +98,7 @@ class RankSpace:
             counts[:, symbol] += (ahead * R).sum(axis=1)
             by_R += ahead
             by_T += (of @ R.T) * row
-        of_starts = starts * (of_first @ R.T)
+        of_starts = starts * (of_start_shares @ R.T)
         counts[:, self.symbols] += of_starts.T
-        by_R += starts.T @ of_first
+        by_R += starts.T @ of_start_shares
         return counts, of_starts.sum(axis=0), [R * by_R, (T * by_T).T]

@@ -130,17 +130,16 @@ class Factor:
         by_left = self.R * (left.T @ ahead)
         return [by_left] if self.T is None else [by_left, right.T @ (left @ self.R) * self.T.T]
 
-    def pull_back(self, left, right, by_left, *others):
+    def pull_back(self, left, right, by_left, *by_right):
         """Return gradients with respect to embeddings, given counts."""
         if self.maps.log_factor is not None:
-            return self.pair.pull_back(self.maps.sides, left, right, by_left, *others)
+            return self.pair.pull_back(self.maps.sides, left, right, by_left, *by_right)
         if self.is_normalised:
             by_left = by_left - np.exp(self.log_R) * by_left.sum(axis=1, keepdims=True)
-        if others:
-            (by_right,) = others
-            by_sums = by_left.sum(axis=0) - by_right.sum(axis=0)
-            others = [by_right + np.exp(self.pair.sides[1].logs) * by_sums]
-        return pull_back(self.maps.sides, left, right, by_left, *others)
+        if by_right:
+            by_sums = by_left.sum(axis=0) - by_right[0].sum(axis=0)
+            by_right = [by_right[0] + np.exp(self.pair.sides[1].logs) * by_sums]
+        return pull_back(self.maps.sides, left, right, by_left, *by_right)
 
 
 class Model:
@@ -152,7 +151,7 @@ class Model:
         Embeddings by role.
     maps : tuple
         Fitted maps of transitions and emissions.
-    given_start : ndarray of shape (n_states,)
+    start_prob : ndarray of shape (n_states,)
         Start distribution if there is no start embedding.
     is_local : bool
         Whether factors are normalised. If not, maps of transitions may have a correction.
@@ -163,14 +162,14 @@ class Model:
     emitter : object, default=None
         Emissions of rows in place of symbols, such as `GaussianEmissions`.
     learns_start : bool, default=False
-        Whether `fit` learns `given_start`.
+        Whether `fit` learns `start_prob`.
     """
 
     def __init__(
         self,
         embeddings,
         maps,
-        given_start,
+        start_prob,
         is_local,
         dtype=np.float64,
         *,
@@ -178,7 +177,7 @@ class Model:
         emitter=None,
         learns_start=False,
     ):
-        self.embeddings, self.maps, self.given_start = embeddings, maps, given_start
+        self.embeddings, self.maps, self.start_prob = embeddings, maps, start_prob
         self.is_local, self.emitter, self.learns_start = is_local, emitter, learns_start
         self.masks = masks = dict(masks)
         self.dtype = dtype = np.dtype(dtype)
@@ -196,7 +195,7 @@ class Model:
         self.start_factor = None
         if embeddings["start_embedding"] is None:
             with np.errstate(divide="ignore"):
-                self.log_start = np.log(given_start)
+                self.log_start = np.log(start_prob)
         else:
             roles, mask = ("start_embedding", "targets"), masks.get("start")
             mask = None if mask is None else mask[None]
@@ -249,12 +248,12 @@ class Model:
         model._log_emissions, model._kept_weights = table, model.weights(table)
         return model
 
-    def with_embeddings(self, embeddings, dtype, given_start=None, emitter=None):
+    def with_embeddings(self, embeddings, dtype, start_prob=None, emitter=None):
         """Return the model at other embeddings, with the same maps, and the same data if any."""
         model = Model(
             embeddings,
             self.maps,
-            self.given_start if given_start is None else given_start,
+            self.start_prob if start_prob is None else start_prob,
             self.is_local,
             dtype,
             masks=self.masks,
@@ -521,7 +520,7 @@ class Model:
         logs += self.emission.pair.values(path[is_seen], sequence[is_seen]).sum()
         return logs + self.log_totals[path[~is_seen]].sum()
 
-    def sample(self, lengths, rng, first=None):
+    def sample(self, lengths, rng, first_shares=None):
         """Return symbols and states of sequences, one after the other.
 
         The first states have the distribution of the start, or another one.
@@ -530,7 +529,7 @@ class Model:
         starts, states = ends - lengths, np.empty(ends[-1], dtype=int)
         if self.is_local:  # what follows a state does not matter
             with np.errstate(divide="ignore"):
-                logs = self.log_start if first is None else np.log(first)
+                logs = self.log_start if first_shares is None else np.log(first_shares)
             first_state = Dense(logs[None])
             states[starts] = _drawn(first_state, np.zeros(len(starts), int), rng)
             if self.transition.T is None and len(lengths) == 1:

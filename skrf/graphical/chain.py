@@ -127,8 +127,8 @@ class ChainMRF(FieldModel):
     @property
     def _table_length(self):
         """The length that embeddings per variable fix, or None."""
-        of = self._model.tables["embeddings"]
-        return len(of) if len(of) > 1 else None
+        tables = self._model.tables["embeddings"]
+        return len(tables) if len(tables) > 1 else None
 
     def _length(self, length, least=1):
         """Return the number of variables requested from a method."""

@@ -442,7 +442,7 @@ class KernelHMM(MaximumLikelihood):
         """Return the model of embeddings and emissions."""
         learns_start = self.start_prob is self.start_embedding is None
         maps, masks = self._make_maps(embeddings), self._check_masks(embeddings)
-        if masks and any(of is not None and of.sides for of in maps):
+        if masks and any(source is not None and source.sides for source in maps):
             raise ValueError(
                 f"{', '.join(f'{name}_mask' for name in masks)} needs the kernel itself: pass "
                 f"feature_map='exact', got {self.feature_map!r}."
@@ -749,12 +749,12 @@ class KernelHMM(MaximumLikelihood):
         model = self._model
         arrays = {id(value): value for value in model.embeddings.values() if value is not None}
         n, width = model.embeddings["states"].shape
-        of = [_n_free(n, n, width, model.masks.get("transition"))]
+        counts = [_n_free(n, n, width, model.masks.get("transition"))]
         if model.emission is not None:
-            of.append(_n_free(n, model.n_symbols, width, model.masks.get("emission")))
+            counts.append(_n_free(n, model.n_symbols, width, model.masks.get("emission")))
         if model.start_factor is not None:
-            of.append(_n_free(1, n, width, model.masks.get("start")))
-        total = min(sum(of), sum(value.size for value in arrays.values()))
+            counts.append(_n_free(1, n, width, model.masks.get("start")))
+        total = min(sum(counts), sum(value.size for value in arrays.values()))
         if model.learns_start:
             total += np.count_nonzero(model.masks.get("start", np.ones(n))) - 1
         if model.emitter is not None:
@@ -1010,13 +1010,13 @@ class KernelHMM(MaximumLikelihood):
         states : ndarray of int of shape (n_samples,)
             States.
         """
-        model, rng, first = self._model, as_generator(random_state), None
+        model, rng, first_shares = self._model, as_generator(random_state), None
         if model.emitter is None:
             _check_known(model, "sample")
         if after is not None:
             self._check_local("after")
             seen, sequences = self._possible(after, None)
-            first = seen.transition.passed(seen.last_posterior(sequences[0]))
+            first_shares = seen.transition.passed(seen.last_posterior(sequences[0]))
         if lengths is None:
             wanted, request = [check_integer("n_samples", n_samples)], f"n_samples={n_samples!r}"
         else:
@@ -1026,7 +1026,7 @@ class KernelHMM(MaximumLikelihood):
         if not model.is_local:  # whose paths are drawn given all that may follow
             n_bytes += 8 * max(wanted) * len(model.start)
         check_fits(n_bytes, request, "states and symbols")
-        symbols, states = model.sample(np.array(wanted), rng, first)
+        symbols, states = model.sample(np.array(wanted), rng, first_shares)
         return symbols[:, None] if model.emitter is None else symbols, states
 
     def report(
@@ -1146,21 +1146,21 @@ class KernelHMM(MaximumLikelihood):
             )
         draft, rng = self._draft(), as_generator(draw_seed(self.random_state))
         if self.warm_start and self._fitted is not None:
-            first, redraw, n_init = self._fitted, None, 1 if n_init == "screened" else n_init
+            initial, redraw, n_init = self._fitted, None, 1 if n_init == "screened" else n_init
         else:
-            first, redraw = draft._first(X, rng)
+            initial, redraw = draft._initial(X, rng)
         for name, of_few, of_many in (("max_iter", 300, 100), ("tol", 1e-8, 1e-6)):
             if limits[name] is None:
-                limits[name] = of_few if first.has_few else of_many
+                limits[name] = of_few if initial.has_few else of_many
         validation = _check_validation(validation)
-        first, sequences = _with_sequences(first, X, lengths, state_mask)
+        initial, sequences = _with_sequences(initial, X, lengths, state_mask)
         if isinstance(validation, float):
             sequences, validation = _held_out(sequences, validation, rng)
         elif validation is not None:
             with naming("validation"):
-                other, whole = _with_sequences(first.unobserved, *validation)
+                other, whole = _with_sequences(initial.unobserved, *validation)
             validation = whole, [], other.data
-        _check_possible(first, sequences)
+        _check_possible(initial, sequences)
 
         def call(model):
             return callback(draft_of(self)._take(model.unobserved))
@@ -1168,7 +1168,7 @@ class KernelHMM(MaximumLikelihood):
         # All passes together are one call, so that few symbols and many iterations repay numba.
         with rows_of_call(limits["max_iter"] * sum(map(len, sequences))):
             best, scores, *progress = learn(
-                first,
+                initial,
                 sequences,
                 n_init,
                 rng,
@@ -1183,7 +1183,7 @@ class KernelHMM(MaximumLikelihood):
         vars(draft).pop("_adam", None)
         return self._commit(draft._take(best.unobserved), {}, *progress)
 
-    def _first(self, X, rng):
+    def _initial(self, X, rng):
         """Return the model that `fit` starts from, and what draws other emissions, or None."""
         self._validate_params()
         emitter, redraw, has_states = self._emitter(), None, not isinstance(self.states, Integral)
@@ -1227,8 +1227,8 @@ class KernelHMM(MaximumLikelihood):
             If the gradient is not finite; the model stays as it was.
         """
         self._validate_params()
-        first, sequences = self._sequences(X, lengths)
-        free = FreeArrays(first, gradients)
+        initial, sequences = self._sequences(X, lengths)
+        free = FreeArrays(initial, gradients)
         adam = copy.deepcopy(vars(self).get("_adam"))
         if self._fitted is None or adam is None:
             adam = Adam(free.arrays)
@@ -1237,7 +1237,7 @@ class KernelHMM(MaximumLikelihood):
         )
         draft = draft_of(self, forget=False)
         draft._adam = adam
-        return commit(self, draft._take(free.model(arrays, first.dtype).unobserved))
+        return commit(self, draft._take(free.model(arrays, initial.dtype).unobserved))
 
     def _take(self, model):
         """Hold what was learned."""

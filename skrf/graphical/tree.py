@@ -131,9 +131,9 @@ class TreeMRF(FieldModel):
     @property
     def _size(self):
         """Number of variables."""
-        of, unary = self._model.tables["embeddings"], self._evidence_given
-        if len(of) > 1:
-            return len(of)
+        tables, unary = self._model.tables["embeddings"], self._evidence_given
+        if len(tables) > 1:
+            return len(tables)
         if unary is not None:
             return count_variables(unary)
         n_variables = int(_checked(self._own("edges")).max(initial=0)) + 1
