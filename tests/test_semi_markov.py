@@ -114,6 +114,10 @@ def test_a_very_low_number_forbids_as_minus_infinity_does(lowest):
     ("call", "said"),
     [
         (lambda chain: chain.marginals([UNARY, UNARY]), "unary must be that of one chain"),
+        (
+            lambda chain: SemiMarkovChain([UNARY, UNARY], [0.0]).marginals(UNARY),
+            "embeddings must be one array of shape .* got 2 arrays",
+        ),
         (lambda chain: chain.marginals(UNARY[:, :2]), r"unary\[0\] must have shape \(3,\)"),
         (lambda chain: chain.log_prob([[0, 5]], UNARY), "durations 1 to 2 that sum to 5"),
         (lambda chain: chain.log_prob([0, 1], UNARY), r"shape \(n_segments, 2\)"),

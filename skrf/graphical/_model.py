@@ -131,16 +131,18 @@ def added(one, other):
 class FieldModel(MaximumLikelihood):
     """Chains and trees of variables with potentials exp(x_i . y_j).
 
-    A subclass has ``_n_variables``, the number of arrays in a sequence of embeddings, or None;
-    ``_edges(n)``, the edges of n tables; and ``_belief_propagation(n_variables, unary)``.
+    A subclass has ``_edges(n)``, the edges of n tables, and ``_belief_propagation(n_variables,
+    unary)``; and ``_is_single`` if there is one array of embeddings, which may come in a list.
     """
 
+    _is_single = False
+
     def _make_model(self):
-        embeddings, n_variables = self._own("embeddings"), self._n_variables
-        tables = {"embeddings": check_tables("embeddings", embeddings, n_variables)}
+        embeddings, is_single = self._own("embeddings"), self._is_single
+        tables = {"embeddings": check_tables("embeddings", embeddings, is_single)}
         first = tables["embeddings"]
         if self.later is not None:
-            tables["later"] = check_tables("later", self._own("later"), n_variables, like=first)
+            tables["later"] = check_tables("later", self._own("later"), is_single, like=first)
         model = Model(tables)
         edges = self._edges(len(first)) or [(0, 0)]
         slots = dict.fromkeys(model.slots(i, j) for i, j in edges)
@@ -238,7 +240,7 @@ class FieldModel(MaximumLikelihood):
 # ---------------------------------------------------------------- checks
 
 
-def check_tables(name, arrays, n_variables=None, like=None):
+def check_tables(name, arrays, is_single, like=None):
     """Return embeddings as a tuple of arrays: one for all variables, or one per variable.
 
     Parameters
@@ -247,8 +249,8 @@ def check_tables(name, arrays, n_variables=None, like=None):
         Name of the parameter.
     arrays : array-like
         An array of shape (n, d), or a sequence of such arrays.
-    n_variables : int, default=None
-        Required length of a sequence; None accepts any.
+    is_single : bool
+        Whether a sequence must hold one array, rather than several.
     like : tuple of ndarray, default=None
         Embeddings of the other side, whose numbers of states must agree.
     """
@@ -261,14 +263,12 @@ def check_tables(name, arrays, n_variables=None, like=None):
     if is_one:
         tables = (check_embeddings(arrays, name, width),)
     else:
-        if n_variables is None and len(arrays) < 2:
+        if is_single and len(arrays) != 1:
+            raise ValueError(f"{name} must be one array of shape (n, d), got {len(arrays)} arrays.")
+        if not is_single and len(arrays) < 2:
             raise ValueError(
                 f"{name} must be one array for all variables or an array for each of at least 2, "
                 f"got a sequence of {len(arrays)}."
-            )
-        if n_variables not in (None, len(arrays)):
-            raise ValueError(
-                f"{name} has {len(arrays)} arrays; the edges name {n_variables} variables."
             )
         tables = ()
         for i, table in enumerate(arrays):

@@ -113,7 +113,6 @@ class ChainMRF(FieldModel):
 
     _arrays = "embeddings", "later"
     _settings = property(attrgetter("feature_map", "random_state"))
-    _n_variables = None
 
     def _edges(self, n_tables):
         return [(t, t + 1) for t in range(n_tables - 1)]

@@ -82,7 +82,7 @@ class SemiMarkovChain(FieldModel):
 
     _arrays = "embeddings", "later"
     _settings = property(attrgetter("feature_map", "random_state"))
-    _n_variables = 1
+    _is_single = True
     _pair = property(lambda self: self._model.pair(0, 1))
 
     def _edges(self, n_tables):

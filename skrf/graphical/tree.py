@@ -120,10 +120,10 @@ class TreeMRF(FieldModel):
     _settings = property(attrgetter("feature_map", "random_state"))
 
     @property
-    def _n_variables(self):
-        with naming("embeddings"):  # a single array may come in a list
+    def _is_single(self):
+        with naming("embeddings"):
             is_one = len(self._own("embeddings")) == 1
-        return 1 if is_one and len(_checked(self._own("edges"))) == 0 else None
+        return is_one and len(_checked(self._own("edges"))) == 0
 
     def _edges(self, n_tables):
         return _checked(self._own("edges"), n_tables if n_tables > 1 else None).tolist()
