@@ -170,11 +170,11 @@ def table(errors, head, points):
 
 def report(setting, errors, closed):
     """Return the report in Markdown."""
-    parts, swept = [], setting.swept
+    sections, swept = [], setting.swept
     for std in setting.stds:
         points = [(std, m) for m in setting.components]
         rows = table(errors, [f"M = {m}" for _, m in points], points)
-        parts.append(f"## Standard deviation {std} of q and k\n\n{markdown(rows, left=2)}\n")
+        sections.append(f"## Standard deviation {std} of q and k\n\n{markdown(rows, left=2)}\n")
     points = [(std, N_SWEPT) for std in swept]
     rows = table(errors, [f"std {std}" for std in swept], points)
     for method in CLOSED:
@@ -189,7 +189,7 @@ L = {setting.length}, d = {WIDTH}, one head, float64; entries of q and k normal 
 deviation that is said, of v with 1; logits divided by sqrt(d). M counts real columns: trigonometric
 maps have M/2 projections. Mean and standard error over {setting.n_seeds} seeds.
 
-{chr(10).join(parts)}
+{chr(10).join(sections)}
 ## Against the size of the inputs, M = {N_SWEPT}
 
 {markdown(rows, left=2)}

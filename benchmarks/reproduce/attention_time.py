@@ -132,8 +132,9 @@ def run_case(name, length, seconds):
     with contextlib.redirect_stdout(sys.stderr):  # packages may print while they load
         for call in passes(name, WARM_UP_LENGTH).values():
             call()
-        found = {which: measure(call, seconds) for which, call in passes(name, length).items()}
-    print(json.dumps(found))
+        calls = passes(name, length)
+        measurements = {which: measure(call, seconds) for which, call in calls.items()}
+    print(json.dumps(measurements))
 
 
 # ---------------------------------------------------------------- all cases
@@ -179,15 +180,15 @@ def measure_all(methods, lengths, n_rounds, seconds):
             order = list(methods)
             shuffle(order)
             for name in order:
-                known = records.get((name, length))
-                if isinstance(known, str):
+                earlier = records.get((name, length))
+                if isinstance(earlier, str):
                     continue
                 why = None if number else reason_to_end(name, length, records)
                 new = why or run_child(name, length, seconds)
-                if known is None or isinstance(new, str):
+                if earlier is None or isinstance(new, str):
                     records[name, length] = new
                     continue
-                for which, values in known.items():
+                for which, values in earlier.items():
                     values["seconds"] = min(values["seconds"], new[which]["seconds"])
                     values["memory"] = max(values["memory"], new[which]["memory"])
     return records

@@ -1,4 +1,4 @@
-"""The best law of counts beside Poisson and geometric ones, on digits and on heavy tails.
+"""The best law of counts beside Poisson and geometric ones, on digits.
 
     python benchmarks/reproduce/discrete_law.py            about a minute
     python benchmarks/reproduce/discrete_law.py --quick    fewer rows, some seconds
@@ -22,19 +22,14 @@ FEATURE_MAPS = {
     "best law": DiscreteRF(1),
     "Poisson": PoissonRF(1),
     "geometric": GeometricRF(1),
-    "best law, one for all columns": DiscreteRF(1, per_feature=False),
-    "Poisson, one rate (papers)": PoissonRF(1, per_feature=False),
-    "geometric, one p (papers)": GeometricRF(1, per_feature=False),
 }
 
 
 def data_sets(quick):
     """Return name: queries and keys to fit to, and new ones."""
     digits, rng = load_digits().data / 16, np.random.default_rng(0)
-    tails = rng.standard_t(4, size=(1000, 8)) / 2
     sizes = (100,) if quick else (100, 400, len(digits))
     sets = {f"digits, {n} rows": rng.permutation(digits)[:n] for n in sizes}
-    sets["Student, 4 degrees, d = 8"] = tails[:200] if quick else tails
     found = {name: [(half, half) for half in np.array_split(X, 2)] for name, X in sets.items()}
     quarters = np.split(np.random.default_rng(1).permutation(digits)[:320], 4)
     return {"digits, 80 queries and 80 other keys": [quarters[:2], quarters[2:]], **found}

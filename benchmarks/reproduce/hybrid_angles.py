@@ -139,15 +139,15 @@ def statistics(values, exact):
 
 def measure(n_draws):
     """Return {(r, name): (feature_map, statistics, closed form)}."""
-    found = {}
+    results = {}
     for r in RADII:
         x, rows = points(r)
         exact = np.exp((x @ rows.T)[0])
         for name, feature_map in feature_maps(r).items():
             predicted = closed_form(feature_map, r)
             values = statistics(estimates(feature_map, r, n_draws), exact)
-            found[r, name] = feature_map, values, predicted
-    return found
+            results[r, name] = feature_map, values, predicted
+    return results
 
 
 def lemma(r, angles):
@@ -166,12 +166,12 @@ def bound(r, n_projections, n_coefficients):
 # ---------------------------------------------------------------- report
 
 
-def errors_by_angle(found):
+def errors_by_angle(results):
     """Return table rows: measured errors at some angles, and the largest beside its closed form."""
     angles = (f"{np.degrees(ANGLES[i]):.4g} deg" for i in SHOWN)
     head = "r, map", "projections", "coefficients", "columns"
     rows = [(*head, *angles, "largest", "closed form", "share of one draw")]
-    for (r, name), (feature_map, values, predicted) in found.items():
+    for (r, name), (feature_map, values, predicted) in results.items():
         errors = values["error"]
         tau = f", tau = {feature_map.tau}" if "gaussian" in name else ""
         numbers = *(errors[i] for i in SHOWN), errors.max(), predicted.max()
@@ -182,26 +182,26 @@ def errors_by_angle(found):
     return rows
 
 
-def statements(found):
+def statements(results):
     """Return table rows: the statements of the slides beside ours."""
     rows = [("r", "statement", "slides", "ours")]
     for r in RADII:
         for name, index in (("trigonometric", -1), ("positive", 0)):
-            values = found[r, name][1]
+            values = results[r, name][1]
             ours = f"{values['error'][index]:.3f} ± {values['error_se'][index]:.3f}"
             stated = f"{lemma(r, np.pi):.3f}"
             rows.append((f"{r}", f"largest error, {name} (lemma 3.4)", stated, ours))
-        feature_map, values, law = found[r, "hybrid, angular"]
+        feature_map, values, law = results[r, "hybrid, angular"]
         m, n = map(int, sizes(feature_map))
         limit, ends = f"< {bound(r, m, n):.3f}", max(values["error"][[0, -1]])
         rows.append((f"{r}", "angular hybrid (theorem 3.5)", limit, f"{law.max():.3f}"))
         rows.append((f"{r}", "no error at 0 and 180 degrees", "0", f"{ends:.1e}"))
-        laws = found[r, "trigonometric"][2], found[r, "positive"][2][::-1]
+        laws = results[r, "trigonometric"][2], results[r, "positive"][2][::-1]
         apart = max(np.abs(own - lemma(r, ANGLES)).max() for own in laws)
         rows.append((f"{r}", "lemma 3.4 at all angles, both bases", "0", f"{apart:.1e} away"))
         base = min(law.max() for law in laws)
         for name in HYBRIDS:
-            ours = f"{found[r, f'hybrid, {name}'][2].max():.3f}, {base:.3f}"
+            ours = f"{results[r, f'hybrid, {name}'][2].max():.3f}, {base:.3f}"
             rows.append((f"{r}", f"largest error, hybrid, {name} below both bases", "yes", ours))
     return rows
 
@@ -250,7 +250,7 @@ def tail_experiment(n_draws):
     return rows
 
 
-def report(found, n_draws):
+def report(results, n_draws):
     """Return the Markdown."""
     return f"""\
 # Relative error against the angle
@@ -259,11 +259,11 @@ exp(x.y), d = {DIMENSION}, |x| = |y| = r, independent projections, {n_draws} dra
 squared error over exp(x.y). "Largest" is over the angles: measured, then by the library's formula.
 The share of one draw is the largest that it has in a measured mean square.
 
-{markdown(errors_by_angle(found))}
+{markdown(errors_by_angle(results))}
 
 ## Statements of the slides
 
-{markdown(statements(found))}
+{markdown(statements(results))}
 
 The exact maximum over all angles, of independent bases, over the bound of theorem 3.5, which does
 not hold:
@@ -287,9 +287,9 @@ reach it:
 """
 
 
-def plot(found):
+def plot(results):
     """Draw quantile bands of all maps but optimal positive ones, and relative errors of all."""
-    names = list(dict.fromkeys(name for _, name in found))
+    names = list(dict.fromkeys(name for _, name in results))
     with_bands = [name for name in names if name != "optimal positive"]
     figure, axes = plt.subplots(
         len(with_bands) + 1,
@@ -306,7 +306,7 @@ def plot(found):
         exact = np.exp((x @ rows.T)[0])
         top = 1.6 * exact[0]
         for name, colour in zip(names, COLOURS, strict=False):
-            feature_map, values, predicted = found[r, name]
+            feature_map, values, predicted = results[r, name]
             line[-1].plot(degrees, values["error"], color=colour, label=name, linewidth=1.5)
             line[-1].plot(degrees, predicted, color=colour, linestyle=":", linewidth=1.2)
             if name not in with_bands:
@@ -319,7 +319,7 @@ def plot(found):
             m, n = sizes(feature_map)
             count = f"m = {m}" + (f", n = {n}" if n != "0" else "")
             axis.set_title(f"{name}, r = {r}, {count}", fontsize=10)
-        largest = max(found[r, name][2].max() for name in names)
+        largest = max(results[r, name][2].max() for name in names)
         line[-1].set_title(f"relative error, r = {r}, dotted: closed form", fontsize=10)
         line[-1].set(yscale="log", ylim=(0.01, 1.5 * largest), xlabel="angle in degrees")
         line[-1].yaxis.set_minor_formatter(NullFormatter())
@@ -333,8 +333,8 @@ def main():
     """Measure; write tables and plot."""
     options = parser(__doc__).parse_args()
     n_draws = 300 if options.quick else N_DRAWS
-    found = measure(n_draws)
-    publish(options, "hybrid_angles", report(found, n_draws), figure=plot(found))
+    results = measure(n_draws)
+    publish(options, "hybrid_angles", report(results, n_draws), figure=plot(results))
 
 
 if __name__ == "__main__":
