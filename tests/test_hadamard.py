@@ -66,8 +66,6 @@ def test_transform(kernel, dtype):
         result = kernel.project(X, ones, ones[0, 0], False, np.empty_like(X))
         assert result.dtype == dtype and np.array_equal(X, kept)
         np.testing.assert_allclose(result, X.astype(np.float64) @ H, **close)
-        result = kernel.pull_back(X, ones, ones[0, 0], False, np.zeros_like(X))
-        np.testing.assert_allclose(result, X.astype(np.float64) @ H, **close)
 
 
 def test_without_a_home_folder_nothing_is_on_disk(monkeypatch):

@@ -288,9 +288,6 @@ def test_what_else_is_refused():
     for base in (DiscreteRF(), AdaptiveRF()):
         with pytest.raises(AttributeError, match="partial_fit"):
             hybrid((base, "trigonometric")).partial_fit(X)
-    model = hybrid((PoissonRF(), RFFSampler())).fit(X)
-    with pytest.raises(NotImplementedError, match="No gradients are available"):
-        model.feature_maps_[0].pull_back(X, model.transform(X))
     for tau in ((1.0,), (1.0, 2.0), (1.0, -1.0), (1.0, "median")):
         with pytest.raises((ValueError, TypeError), match="tau"):
             hybrid(THREE, coefficients="gaussian", tau=tau).fit(X)

@@ -102,29 +102,6 @@ def simplex(U):
     return xp.concat([a * head - b * total, c * total], axis=-1)
 
 
-def simplex_adjoint(G):
-    """Return S' g along the last axis in O(n), S of `simplex_weights`.
-
-    Parameters
-    ----------
-    G : array of shape (..., n)
-        The rows, real floating.
-
-    Returns
-    -------
-    array of shape (..., n)
-        The products.
-    """
-    n = G.shape[-1]
-    if n == 1:
-        return G
-    xp = namespace(G)
-    a, b, c = simplex_weights(n)
-    head, last = G[..., :-1], G[..., -1:]
-    total = xp.sum(head, axis=-1, keepdims=True)
-    return xp.concat([a * head + (c * last - b * total), xp.zeros_like(last)], axis=-1)
-
-
 def project(X, diagonals, lengths, simplices, out=None):
     """Return products with the rows of W = D S (H D_k) ... (H D_1), block by block.
 
@@ -168,40 +145,6 @@ def project(X, diagonals, lengths, simplices, out=None):
     return xp.concat(blocks, axis=1) if out is None else out
 
 
-def pull_back(G, diagonals, lengths, simplices, out):
-    """Add products of G with W, the transpose of `project`, to `out` and return it.
-
-    Parameters
-    ----------
-    G : array of shape (n, m)
-        The rows.
-    diagonals, lengths, simplices
-        As in `project`.
-    out : array of shape (n, d)
-        Array that products are added to, truncated to d columns.
-
-    Returns
-    -------
-    array of shape (n, d)
-        The sum.
-    """
-    xp = namespace(G)
-    (n, d), order = out.shape, diagonals.shape[2]
-    place = {"device": G.device} if is_array_api(G) else {}
-    for k, layers in enumerate(diagonals):
-        cut = lengths[k * order : (k + 1) * order]
-        rows = G[:, k * order : k * order + len(cut)] * like(cut, G)
-        if simplices:
-            rows = simplex_adjoint(rows)
-        if len(cut) < order:
-            padding = xp.zeros((n, order - len(cut)), dtype=G.dtype, **place)
-            rows = xp.concat([rows, padding], axis=1)
-        for diagonal in layers[::-1]:
-            rows = hadamard(rows) * like(diagonal, G)
-        out = out + rows[:, :d]
-    return out
-
-
 # ---------------------------------------------------------------- sweeps of simplex+
 #
 # Products p_i with the rows w_i s_i of a block, and their sum t. A step of a sweep turns row i to
@@ -224,53 +167,24 @@ def sweep(products, sweeps):
     array of shape (n, m)
         The products.
     """
-    return _swept(products, sweeps, is_back=False)
-
-
-def sweep_back(gradients, sweeps):
-    """Return the gradients of the products before the sweeps, given those after them.
-
-    Parameters
-    ----------
-    gradients : array of shape (n, m)
-        The gradients. NumPy arrays are overwritten.
-    sweeps : ndarray of shape (n_blocks, n_sweeps, order)
-        As in `sweep`.
-
-    Returns
-    -------
-    array of shape (n, m)
-        The gradients.
-    """
-    return _swept(gradients, sweeps, is_back=True)
-
-
-def _swept(rows, sweeps, is_back):
-    xp, order, blocks = namespace(rows), sweeps.shape[2], []
+    xp, order, blocks = namespace(products), sweeps.shape[2], []
     for k, of_block in enumerate(sweeps):
-        block = rows[:, k * order : min((k + 1) * order, rows.shape[1])]
+        block = products[:, k * order : min((k + 1) * order, products.shape[1])]
         if block.shape[1] == 1:  # a lone row stays
             blocks.append(block)
             continue
-        columns = [block[:, j] for j in range(block.shape[1])]
-        total = 0 * columns[0] if is_back else xp.sum(block, axis=1)
-        for shares in of_block[::-1] if is_back else of_block:
-            for j in reversed(range(len(columns))) if is_back else range(len(columns)):
-                share = float(shares[j])
-                if is_back:
-                    total = total - share * (columns[j] + total)
-                    columns[j] = -total
-                else:
-                    total = total - columns[j]
-                    columns[j] = -share * total
-                    total = total + columns[j]
-        swept = xp.stack(columns, axis=1)
-        blocks.append(swept + total[:, None] if is_back else swept)
+        columns, total = [block[:, j] for j in range(block.shape[1])], xp.sum(block, axis=1)
+        for shares in of_block:
+            for j in range(len(columns)):
+                total = total - columns[j]
+                columns[j] = -float(shares[j]) * total
+                total = total + columns[j]
+        blocks.append(xp.stack(columns, axis=1))
     result = xp.concat(blocks, axis=1)
-    if is_array_api(rows):
+    if is_array_api(products):
         return result
-    rows[:] = result
-    return rows
+    products[:] = result
+    return products
 
 
 # ---------------------------------------------------------------- sine and cosine

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import variances
 from .._arrays import cast, columns, like, namespace
-from .._typing import Array, Result
+from .._typing import Array
 
 _FAR = 150.0  # standard deviations at which a Gaussian vanishes
 
@@ -52,9 +52,6 @@ class Angular:
             blocks += [((-half if keys else half) * link, k) for link in turned]
             chain += turned
         return blocks + [(2 ** (-last / 2) * link, last) for link in chain]
-
-    def pull_back(self, products, by_multipliers, *, keys):
-        """Return None: signs have no gradient with respect to the products."""
 
     def moments(self, X, Y, n_coefficients, n_bases, width):
         """Return E l_k l_j of the weights of all pairs, shape (n_bases, n_bases, n_x, n_y)."""
@@ -95,15 +92,6 @@ class Gaussian:
             pair = columns([cosine, sine])
             blocks += [(-pair if keys else pair, k), (pair, k + 1)]
         return blocks
-
-    def pull_back(self, products, by_multipliers, *, keys):
-        """Return the gradient with respect to products, given those with respect to multipliers."""
-        by_pairs, sign = by_multipliers[1:], -1.0 if keys else 1.0
-        gradients = []
-        for k, (cosine, sine) in enumerate(_cosines(products, len(by_pairs) // 2)):
-            by_pair, n = sign * by_pairs[2 * k] + by_pairs[2 * k + 1], cosine.shape[1]
-            gradients.append(by_pair[:, n:] * cosine - by_pair[:, :n] * sine)
-        return columns(gradients)
 
     def moments(self, X, Y, n_coefficients, n_bases, width):
         """Return E l_k l_j of the weights of all pairs, shape (n_bases, n_bases, n_x, n_y)."""
@@ -210,10 +198,6 @@ class Coefficients:
             values = cast(pair[keys](products), products.dtype) / root
             blocks += [(-values if keys else values, 0), (values, 1)]
         return blocks
-
-    def pull_back(self, products: Array, by_multipliers: list, *, keys: bool) -> Result:
-        """Raise NotImplementedError, because derivatives of the functions are not known."""
-        raise NotImplementedError("No gradients are available for functions of Coefficients.")
 
 
 def _cosines(products, n_groups):

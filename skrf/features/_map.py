@@ -153,9 +153,9 @@ class FeatureMap(ABC):
             out *= np.exp(scale)
 
     def pull_back(self, X: Array, by_values: Array) -> Array:
-        """Return the gradient with respect to X, given the gradient with respect to values.
+        """Return the gradient with respect to X, given that with respect to logarithms of features.
 
-        Scales are treated as constants.
+        Only positive maps have one. Torch's own gradients are for all maps.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class FeatureMap(ABC):
         """
         raise NotImplementedError(
             f"No gradients are available for this feature_map, a {type(self).__name__}. Available: "
-            "feature maps of Gaussian projections, hybrids of them, and attention's GeneralizedMap."
+            "positive feature maps of Gaussian projections, such as OptimalPositiveRF."
         )
 
     def projected(self, X: Array) -> tuple[Any, Array] | None:
@@ -182,8 +182,12 @@ class FeatureMap(ABC):
         return math.inf
 
     def exponent_bound(self, X: Array) -> float:
-        """Return the approximate largest exponent that rows of X produce, or 0 if unknown."""
-        return 0.0
+        """Return the approximate largest exponent that rows of X produce, or 0 if unknown.
+
+        Of maps with coordinates `affine`, it is an upper bound of the squared norms of the rows.
+        """
+        affine = getattr(self, "affine", None)
+        return 0.0 if affine is None else affine.exponent_bound(X)
 
 
 def checked_bound(feature_map, X, name="X"):

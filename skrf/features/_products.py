@@ -111,23 +111,6 @@ class HybridMap(FeatureMap):
         blocks = self.combination.blocks(angles, wide, len(self.bases), keys=self.is_keys)
         return [(cast(by, ones.dtype), i) for by, i in blocks]
 
-    def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, given the gradient with respect to values."""
-        features, angles = [_signed(base(X)).values for base in self.bases], self._angles(X)
-        xp, by_bases, by_multipliers, start = namespace(by_values), [0.0] * len(features), [], 0
-        for by, i in self._blocks(angles, xp.ones_like(by_values[:, :1])):
-            shape = (by_values.shape[0], by.shape[1], features[i].shape[1])
-            stop = start + shape[1] * shape[2]
-            block, start = xp.reshape(by_values[:, start:stop], shape), stop
-            by_bases[i] = by_bases[i] + xp.sum(block * by[:, :, None], axis=1)
-            by_multipliers.append(xp.sum(block * features[i][:, None, :], axis=2))
-        result = sum(base.pull_back(X, by) for base, by in zip(self.bases, by_bases, strict=True))
-        by_angles = self.combination.pull_back(angles, by_multipliers, keys=self.is_keys)
-        if by_angles is None:
-            return result
-        by_rows = self.affine.pull_back(self.taus.pull_back(by_angles))
-        return result + cast(by_rows, result.dtype)
-
     def exponent_bound(self, X):
         """Return the largest bound of the bases."""
         return max(base.exponent_bound(X) for base in self.bases)

@@ -94,11 +94,11 @@ class GaussianMap(FeatureMap):
             xp, rows = namespace(X), self.affine.less_factor(X)
             wide = [rows, self._wide_slope * squared_norms(rows)[:, None], xp.ones_like(X[:, :1])]
             return Rows(xp.concat(wide, axis=1) @ self._kept.like(X, self._make_wide))
-        _, products, row = self._projected(X)
+        products, row = self._projected(X)
         return self.nonlinearity.apply(products, row, self.bias, keys=self.is_keys)
 
     def _projected(self, X, room=None):
-        """Return rows, their products, and the exponents that depend only on the row."""
+        """Return products of rows, and the exponents that depend only on the row."""
         rows, out = self.affine(X), None
         if room is not None and isinstance(self.projection, DenseProjection):
             out = room((len(X), self.projection.n_projections), X.dtype)
@@ -109,7 +109,7 @@ class GaussianMap(FeatureMap):
             norms2 = rows.squared_norms()
         row = self.nonlinearity.row_term(norms2, self.n_features)
         row = row + (self.affine.outer_term(X) - math.log(self.drawn.n_projections) / 2)
-        return rows, products, row
+        return products, row
 
     def write(self, X, out, room, lower=None):
         """Write the values of rows on the host and return their scale."""
@@ -127,7 +127,7 @@ class GaussianMap(FeatureMap):
             self._write(X, out, room, plain=True)
 
     def _write(self, X, out, room, plain=False):
-        _, products, row = self._projected(X, room)
+        products, row = self._projected(X, room)
         options = {"keys": self.is_keys, "plain": plain}
         return self.nonlinearity.write(products, row, self.bias, out, **options)
 
@@ -172,14 +172,11 @@ class GaussianMap(FeatureMap):
 
     def pull_back(self, X, by_values):
         """Return the gradient with respect to X, given the gradient with respect to values."""
-        nonlinearity, products, row = self.nonlinearity, None, None
-        if nonlinearity.needs_products:
-            rows, products, row = self._projected(X)
-        else:
-            rows = self.affine(X)
-        by_product, by_row = nonlinearity.pull_back(
-            products, row, self.bias, by_values, keys=self.is_keys
-        )
+        nonlinearity = self.nonlinearity
+        if not hasattr(nonlinearity, "pull_back"):
+            return super().pull_back(X, by_values)
+        rows = self.affine(X)
+        by_product, by_row = nonlinearity.pull_back(by_values)
         by_rows = nonlinearity.slope * self.projection.pull_back(by_product)
         by_rows = by_rows + (2 * nonlinearity.norm_slope) * by_row[:, None] * rows.values
         if self.affine.is_softmax:

@@ -145,19 +145,6 @@ class GeneralizedExponential(Nonlinearity):
         out[:, m:] *= logs
         return 0.0
 
-    def pull_back(self, products, row, bias, by_values, *, keys=False):
-        """Return gradients with respect to products and row."""
-        xp = namespace(products)
-        slope, (_, angle) = self._slope(keys), self._polar(products, row, bias, keys)
-        cosine, sine = xp.cos(angle), xp.sin(angle)
-        by_cosine, by_sine = by_values, 0.0
-        if self.phase is None:
-            m = products.shape[1]
-            by_cosine, by_sine = by_values[:, :m], by_values[:, m:]
-        by_log = by_cosine * cosine + by_sine * sine
-        by_angle = by_sine * cosine - by_cosine * sine
-        return by_log * slope.real + by_angle * slope.imag, xp.sum(by_log, axis=1)
-
 
 def fit_generalized(mean_squared_sums, mean_norms2, n_features):
     """Return the (A, s) with the smallest log second moment at the mean statistics.

@@ -29,7 +29,6 @@ class Nonlinearity:
     is_symmetric = True
     slope = 1.0
     norm_slope = 0.0  # factor of |x|^2 in row_term
-    needs_products = True  # in pull_back
     has_level = False  # whether all rows share one log scale, `row_term`, a constant; without bias
     is_bounded = False  # whether no feature can overflow, and no row vanish in all of them
     is_log_linear = False  # whether columns are exp(w.x + row + bias), or exp(row - w.x)
@@ -100,20 +99,12 @@ class Nonlinearity:
         """
         raise NotImplementedError
 
-    def pull_back(self, products, row, bias, by_values, *, keys=False):
-        """Return gradients with respect to products and row of sum(by_values * values).
-
-        The scale of a row is constant. Unless `needs_products`, products and row are None.
-        """
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class PositiveNonlinearity(Nonlinearity):
     """Base of the exponentials: positive columns, whose logarithms are linear in w.x."""
 
     is_positive = is_log_linear = True
-    needs_products = False
     norm_slope = -1.0
 
     def apply(self, products, row, bias, *, keys=False):
@@ -121,6 +112,6 @@ class PositiveNonlinearity(Nonlinearity):
         terms = row[:, None] if bias is None else row[:, None] + like(bias, products)[None, :]
         return Rows(products + terms)
 
-    def pull_back(self, products, row, bias, by_values, *, keys=False):
-        """Return gradients with respect to products and row: logs are their sums."""
+    def pull_back(self, by_values):
+        """Return gradients of sum(by_values * logs) with respect to products and row."""
         return by_values, namespace(by_values).sum(by_values, axis=1)

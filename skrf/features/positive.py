@@ -45,8 +45,8 @@ class Hyperbolic(PositiveNonlinearity):
         """Return the logarithms of the columns."""
         return Rows(columns([products + row[:, None], row[:, None] - products]))
 
-    def pull_back(self, products, row, bias, by_values, *, keys=False):
-        """Return gradients with respect to products and row."""
+    def pull_back(self, by_values):
+        """Return gradients of sum(by_values * logs) with respect to products and row."""
         m = by_values.shape[1] // 2
         by_row = namespace(by_values).sum(by_values, axis=1)
         return by_values[:, :m] - by_values[:, m:], by_row

@@ -183,16 +183,6 @@ class LatticeMap(FeatureMap):
         """Write the features themselves, which are the values."""
         self.write(X, out, room)
 
-    def pull_back(self, X, by_values):
-        """Return the gradient with respect to X, 0 outside of the box."""
-        inside, angles = self._angles(X)
-        xp, m = namespace(angles), angles.shape[1]
-        by_values = by_values * like(self.amplitudes, by_values)
-        by_cosine, by_sine = by_values[:, 1 : m + 1], by_values[:, m + 1 :]
-        by_angles = by_sine * xp.cos(angles) - by_cosine * xp.sin(angles)
-        by_rows = by_angles @ like(self.sigma * self.frequencies, angles)
-        return xp.where(inside == X, by_rows, like(0.0, by_rows))
-
     def exponent_bound(self, X):
         """Return 0, or NaN for rows that are not finite."""
         entries = X.data if sp.issparse(X) else X

@@ -60,14 +60,6 @@ class SineCosine(Nonlinearity):
         _kernels.sine_cosine(products, np.exp(row) if plain else None, out)
         return row[:, None]
 
-    def pull_back(self, products, row, bias, by_values, *, keys=False):
-        """Return gradients with respect to products and row."""
-        xp, m = namespace(products), products.shape[1]
-        cosine, sine = xp.cos(products), xp.sin(products)
-        by_cosine, by_sine = by_values[:, :m], by_values[:, m:]
-        by_row = xp.sum(by_cosine * cosine + by_sine * sine, axis=1)
-        return by_sine * cosine - by_cosine * sine, by_row
-
 
 @dataclass(frozen=True)
 class PhasedCosine(Nonlinearity):
@@ -95,12 +87,6 @@ class PhasedCosine(Nonlinearity):
     def apply(self, products, row, bias, *, keys=False):
         """Return the column, on the scale `row`."""
         return signed_rows(namespace(products).cos(products + self.phase), row)
-
-    def pull_back(self, products, row, bias, by_values, *, keys=False):
-        """Return gradients with respect to products and row."""
-        xp = namespace(products)
-        by_row = xp.sum(by_values * xp.cos(products + self.phase), axis=1)
-        return -by_values * xp.sin(products + self.phase), by_row
 
 
 @document

@@ -101,10 +101,6 @@ class DenseProjection(Projection):
             return np.matmul(X, matrix, out=out)
         return X @ matrix
 
-    def pull_back(self, by_products: Array) -> Array:
-        """Return by_products @ matrix."""
-        return by_products @ self._kept.like(by_products, lambda: self.matrix)
-
     def after(self, matrix: np.ndarray) -> "DenseProjection":
         """Return the projection multiplied by a matrix."""
         return DenseProjection(self.matrix @ matrix)

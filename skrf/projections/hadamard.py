@@ -11,7 +11,6 @@ matrix is stored as well, once something has been multiplied by it: at most 128 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +18,7 @@ from sklearn.utils import gen_batches
 
 from .. import _kernels
 from .._arrays import Kept, is_array_api, like, namespace
-from .._kernels.plain import next_order, sweep, sweep_back
+from .._kernels.plain import next_order, sweep
 from .._threads import rows_of_call
 from .base import Coupling, Projection
 from .norms import chi_norms
@@ -33,16 +32,6 @@ _LAYERS = 3
 # which needs larger blocks.
 _BLOCK = 2**18
 _DEVICE_BLOCK = 2**22
-
-
-class _Arrays(NamedTuple):
-    """What kernels need, in the dtype of the input; `factors` are in its library, None for 1."""
-
-    diagonals: np.ndarray
-    lengths: np.ndarray
-    simplices: bool
-    sweeps: np.ndarray | None = None
-    factors: Any = None
 
 
 @dataclass(eq=False, repr=False)
@@ -138,64 +127,34 @@ class HadamardProjection(Projection):
             return X @ self._kept.like(X, lambda: self.dense().T)
         return self._transformed(X)
 
-    def pull_back(self, by_products):
-        """Return by_products @ dense() in the library, device and dtype of by_products."""
-        if self._is_dense:
-            return by_products @ self._kept.like(by_products, lambda: self.dense().T).T
-        G, xp = by_products, namespace(by_products)
-        kernel, size, arrays = self._prepared(G)
-        place = {"device": G.device} if is_array_api(G) else {}
-        gradients = []
-        for rows in gen_batches(G.shape[0], size):
-            shape = rows.stop - rows.start, self.n_features
-            zeros, block = xp.zeros(shape, dtype=G.dtype, **place), G[rows, :]
-            if arrays.sweeps is not None:
-                # A new array, which the sweeps may overwrite.
-                block = 1 * block if arrays.factors is None else arrays.factors * block
-                block = sweep_back(block, arrays.sweeps)
-            gradients.append(kernel.pull_back(block, *arrays[:3], zeros))
-        gradient = xp.concat(gradients, axis=0)
-        return gradient if self.matrix is None else gradient @ like(self.matrix, G)
-
-    def _prepared(self, X):
-        """Return kernels, the number of rows in a block, and the `_Parts` for an input."""
-        # In the precision of the input; kernels move the arrays to its library.
-        dtype = np.float32 if "float32" in str(X.dtype) else np.float64
-        arrays = _Arrays(
-            self._diagonals().astype(dtype), self.lengths.astype(dtype), self.simplices
-        )
-        if self.sweeps is not None:
-            factors = self.lengths / self.norms
-            arrays = arrays._replace(
-                lengths=self.norms.astype(dtype),
-                sweeps=self.sweeps.astype(dtype),
-                factors=None if (factors == 1).all() else like(factors, X),
-            )
-        kernel = _kernels.serving(X, self.n_projections)
-        size = max(1, (_DEVICE_BLOCK if is_array_api(X) else _BLOCK) // self.order)
-        return kernel, size, arrays
-
     def _transformed(self, X):
         """Return X @ dense().T by fast transforms, a block of rows at a time."""
-        n, m = X.shape[0], self.n_projections
-        is_other = is_array_api(X)
-        kernel, size, arrays = self._prepared(X)
+        is_other, kernel = is_array_api(X), _kernels.serving(X, self.n_projections)
+        # In the precision of the input; kernels move the arrays to its library.
+        dtype = np.float32 if "float32" in str(X.dtype) else np.float64
+        lengths, sweeps, factors = self.lengths, None, None
+        if self.sweeps is not None:  # which belong to these norms
+            lengths, sweeps = self.norms, self.sweeps.astype(dtype)
+            factors = self.lengths / self.norms
+            factors = None if (factors == 1).all() else like(factors, X)
+        arrays = self._diagonals().astype(dtype), lengths.astype(dtype), self.simplices
+        size = max(1, (_DEVICE_BLOCK if is_other else _BLOCK) // self.order)
         matrix = None if self.matrix is None else like(self.matrix, X)
         X = X.tocsr() if sp.issparse(X) else X
-        out = None if is_other else np.empty((n, m), X.dtype)
+        out = None if is_other else np.empty((X.shape[0], self.n_projections), X.dtype)
         results = []
-        for rows in gen_batches(n, size):
+        for rows in gen_batches(X.shape[0], size):
             block = X[rows, :].toarray() if sp.issparse(X) else X[rows, :]
             if matrix is not None:
                 block = block @ matrix.T
             target = None if is_other else out[rows]
-            products = kernel.project(block, *arrays[:3], target)
-            if arrays.sweeps is not None:
-                products = sweep(products, arrays.sweeps)
-            if arrays.factors is not None and is_other:
-                products = products * arrays.factors
-            elif arrays.factors is not None:
-                products *= arrays.factors
+            products = kernel.project(block, *arrays, target)
+            if sweeps is not None:
+                products = sweep(products, sweeps)
+            if factors is not None and is_other:
+                products = products * factors
+            elif factors is not None:
+                products *= factors
             results.append(products)
         return namespace(X).concat(results, axis=0) if is_other else out
 
