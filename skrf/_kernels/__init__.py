@@ -1,7 +1,7 @@
 """Kernels in two versions that agree to rounding: plain array-API code and compiled code.
 
-Both modules have `project`, `pull_back`, `sine_cosine`, `exp` and `city_block`, and the recursions
-of hidden Markov models, `filter_states` to `trace`. `plain` serves every array library and is the
+Both modules have `project`, `sine_cosine`, `exp` and `city_block`, and the recursions of hidden
+Markov models, `filter_states` to `trace`. `plain` serves every array library and is the
 oracle; `cpu` needs numba. Which one serves a call depends on the library, the dtype and the size of
 its own arrays, and on nothing that ran before: equal calls return equal bits. The size is that of
 the whole public call, whatever blocks and threads it is cut into; see `_threads.rows_of_call`. Both

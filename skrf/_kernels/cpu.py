@@ -62,7 +62,9 @@ class _Kernel:
         dtype = args[0].dtype
         if dtype in self._compiled:
             return self._compiled[dtype](*args)
-        function = FunctionType(self.function.__code__, self.function.__globals__)
+        names = self.function.__globals__
+        names = {**names, **_SINGLE} if dtype == np.float32 else names
+        function = FunctionType(self.function.__code__, names)
         function.__qualname__ = f"{self.function.__name__}-{dtype}-{_CPU}"  # names the files
         try:
             compiled = njit(cache=True, **self.options)(function)
@@ -145,46 +147,10 @@ def _project_rows(X, diagonals, lengths, weights, out):
                 target[j] = cut[j] * row[j]
 
 
-@_Kernel
-def _pull_back_rows(G, diagonals, lengths, weights, out):
-    n_blocks, n_layers, order = diagonals.shape
-    buffers = np.empty((2, order), G.dtype)
-    for k in range(n_blocks):
-        cut = lengths[k * order : (k + 1) * order]
-        m = cut.shape[0]
-        a, b, c = weights[k]
-        for i in range(G.shape[0]):
-            side, row, segment = np.intp(0), buffers[0], G[i, k * order : k * order + m]
-            for j in range(m, order):
-                row[j] = 0
-            for j in range(m):
-                row[j] = cut[j] * segment[j]
-            if a != 0:
-                shift = c * row[m - 1] - b * _sum(row[: m - 1])
-                for j in range(m - 1):
-                    row[j] = a * row[j] + shift
-                row[m - 1] = 0
-            for layer in range(n_layers - 1, -1, -1):
-                side = _transform(buffers, side)
-                row, diagonal = buffers[side], diagonals[k, layer]
-                for j in range(order):
-                    row[j] *= diagonal[j]
-            row, target = buffers[side], out[i]
-            for j in range(target.shape[0]):
-                target[j] += row[j]
-
-
 def project(X, diagonals, lengths, simplices, out):
     """Write products with the rows of structured blocks into `out`; see `plain.project`."""
     weights = _weights(diagonals, lengths, simplices)
     _project_rows(_read_only(X), diagonals, lengths, weights, out)
-    return out
-
-
-def pull_back(G, diagonals, lengths, simplices, out):
-    """Add products of G with structured blocks to `out`; see `plain.pull_back`."""
-    weights = _weights(diagonals, lengths, simplices)
-    _pull_back_rows(_read_only(G), diagonals, lengths, weights, out)
     return out
 
 
@@ -199,17 +165,32 @@ def _weights(diagonals, lengths, simplices):
     return weights
 
 
-# ---------------------------------------------------------------- sine and cosine
+# ---------------------------------------------------------------- elementary functions
 #
-# The compiler does not vectorise calls of sin and cos. Written out they are: reduction by multiples
-# of pi/2 in three parts, the polynomials of fdlibm (float64) and Cephes (float32), and selects
-# instead of branches. Of fastmath only "contract" and "nsz": other reordering would undo the
-# reduction. The float32 constants have that type, or the loop would turn to float64.
+# Names that the kernels below read stand for these values in float64, and for those of `_SINGLE` in
+# float32: with another type among them, loops would turn to float64.
 
-_LARGEST = 1e6  # beyond this the reduction loses digits
+# Other reordering would undo the reductions.
+_CONTRACTS = {"contract", "nsz"}
+
+
+# Parts of polynomials, terms[0] + x (terms[1] + ... x last); loops would not be vectorised.
+@njit(inline="always", fastmath=_CONTRACTS, **_INNER)
+def _nested(terms, x, last):
+    return terms[0] + x * (terms[1] + x * (terms[2] + x * (terms[3] + x * (terms[4] + x * last))))
+
+
+@njit(inline="always", fastmath=_CONTRACTS, **_INNER)
+def _nested_single(terms, x, last):
+    return terms[0] + x * (terms[1] + x * last)
+
+
+_FLOAT, _INT, _ONE, _HALF = np.float64, np.int64, 1.0, 0.5
+
+_FAR = 1e6  # beyond this the reduction loses digits
 _PER_QUARTER = 2 / np.pi
-_P1, _P2, _P3 = 1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21
-_S = (
+_QUARTER = 1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21
+_SINES = (
     -1.66666666666666324348e-01,
     8.33333333332248946124e-03,
     -1.98412698298579493134e-04,
@@ -217,7 +198,7 @@ _S = (
     -2.50507602534068634195e-08,
     1.58969099521155010221e-10,
 )
-_C = (
+_COSINES = (
     4.16666666666666019037e-02,
     -1.38888888888741095749e-03,
     2.48015872894767294178e-05,
@@ -225,59 +206,64 @@ _C = (
     2.08757232129817482790e-09,
     -1.13596475577881948265e-11,
 )
-_F_LARGEST = np.float32(8192)
-_F_ONE, _F_HALF, _F_PER_QUARTER = np.float32(1), np.float32(0.5), np.float32(2 / np.pi)
-_F_P1, _F_P2, _F_P3 = (np.float32(p) for p in (1.5703125, 4.83751296997e-4, 7.54978995489e-8))
-_F_S1, _F_S2, _F_S3 = (np.float32(s) for s in (-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4))
-_F_C1, _F_C2, _F_C3 = (
-    np.float32(c) for c in (4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5)
-)
+
+_LOWEST, _HIGHEST = -746.0, 710.0  # beyond these, exponentials are 0 and inf
+_PER_LOG_2 = 1 / np.log(2)
+_LOG_2 = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # of fdlibm
+_TAYLOR = tuple(tuple(1 / math.factorial(n) for n in range(k, k + 5)) for k in (2, 7, 12))
+_ROUND = 1.5 * 2.0**52
+_ROUND_BITS = np.float64(_ROUND).view(np.int64)
+_BIAS, _N_BITS = np.int64(1023), np.int64(52)  # of an exponent, and of the digits after it
 
 
-@partial(_Kernel, fastmath={"contract", "nsz"})
-def _sine_cosine_single(products, amplitude, out):
-    n, m = products.shape
-    is_far = np.int32(0)  # as wide as the rows: a wider type would halve the vectors
-    for i in range(n):
-        a = amplitude[i]
-        x_row, cosines, sines = products[i], out[i, :m], out[i, m : 2 * m]
-        for j in range(m):
-            x = x_row[j]
-            is_far = np.int32(is_far | np.int32(abs(x) > _F_LARGEST))
-            k = np.rint(x * _F_PER_QUARTER)
-            r = ((x - k * _F_P1) - k * _F_P2) - k * _F_P3
-            q = np.int32(k)
-            z = r * r
-            s = r + r * z * (_F_S1 + z * (_F_S2 + z * _F_S3))
-            c = _F_ONE - (z * _F_HALF - z * z * (_F_C1 + z * (_F_C2 + z * _F_C3)))
-            sine = c if q & 1 else s
-            cosine = s if q & 1 else c
-            sine = -sine if q & 2 else sine
-            cosine = -cosine if (q + 1) & 2 else cosine
-            cosines[j] = cosine * a
-            sines[j] = sine * a
-    return is_far
+def _singles(*numbers):
+    return tuple(map(np.float32, numbers))
 
 
-@partial(_Kernel, fastmath={"contract", "nsz"})
+_SINGLE = {
+    "_FLOAT": np.float32,
+    "_INT": np.int32,
+    "_ONE": np.float32(1),
+    "_HALF": np.float32(0.5),
+    "_FAR": np.float32(8192),
+    "_PER_QUARTER": np.float32(_PER_QUARTER),
+    "_QUARTER": _singles(1.5703125, 4.83751296997e-4, 7.54978995489e-8),
+    "_SINES": _singles(-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4),
+    "_COSINES": _singles(4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5),
+    "_LOWEST": np.float32(-104),
+    "_HIGHEST": np.float32(89),
+    "_PER_LOG_2": np.float32(_PER_LOG_2),
+    "_LOG_2": _singles(0.693359375, -2.12194440e-4),  # of Cephes
+    "_TAYLOR": (_singles(1 / 2, 1 / 6), _singles(1 / 24, 1 / 120), _singles(1 / 720, 1 / 5040)),
+    "_nested": _nested_single,
+    "_ROUND": np.float32(1.5 * 2.0**23),
+    "_ROUND_BITS": np.float32(1.5 * 2.0**23).view(np.int32),
+    "_BIAS": np.int32(127),
+    "_N_BITS": np.int32(23),
+}
+
+# The compiler does not vectorise calls of sin and cos. Written out they are: reduction by multiples
+# of pi/2 in three parts, the polynomials of fdlibm (float64) and Cephes (float32), and selects
+# instead of branches.
+
+
+@partial(_Kernel, fastmath=_CONTRACTS)
 def _sine_cosine(products, amplitude, out):
     n, m = products.shape
-    is_far = 0
+    is_far = _INT(0)  # as wide as the rows: a wider type would halve the vectors
     for i in range(n):
         a = amplitude[i]
         # Views of rows: indices that count from an offset are not vectorised.
         x_row, cosines, sines = products[i], out[i, :m], out[i, m : 2 * m]
         for j in range(m):
             x = x_row[j]
-            is_far |= abs(x) > _LARGEST
+            is_far = _INT(is_far | _INT(abs(x) > _FAR))
             k = np.rint(x * _PER_QUARTER)
-            r = ((x - k * _P1) - k * _P2) - k * _P3
+            r = ((x - k * _QUARTER[0]) - k * _QUARTER[1]) - k * _QUARTER[2]
             q = np.int32(k)
             z = r * r
-            s_tail = _S[0] + z * (_S[1] + z * (_S[2] + z * (_S[3] + z * (_S[4] + z * _S[5]))))
-            c_tail = _C[0] + z * (_C[1] + z * (_C[2] + z * (_C[3] + z * (_C[4] + z * _C[5]))))
-            s = r + r * z * s_tail
-            c = 1.0 - (z * 0.5 - z * z * c_tail)
+            s = r + r * z * _nested(_SINES, z, _SINES[-1])
+            c = _ONE - (z * _HALF - z * z * _nested(_COSINES, z, _COSINES[-1]))
             sine = c if q & 1 else s
             cosine = s if q & 1 else c
             sine = -sine if q & 2 else sine
@@ -296,35 +282,21 @@ def sine_cosine(products, amplitude, out):
     width, remainder = divmod(to_next, out.itemsize) if len(out) > 1 else (out.shape[1], 0)
     is_whole = step == out.itemsize and remainder == 0 and width >= out.shape[1]
     is_ready = products.flags.c_contiguous and is_whole
-    kernel = _sine_cosine if products.dtype == np.float64 else _sine_cosine_single
     sizes = np.ones(len(out), out.dtype) if amplitude is None else amplitude
-    if not is_ready or kernel(_read_only(products), sizes, as_strided(out, (len(out), width))):
+    whole_rows = as_strided(out, (len(out), width)) if is_ready else None
+    if not is_ready or _sine_cosine(_read_only(products), sizes, whole_rows):
         plain.sine_cosine(products, amplitude, out)
 
 
-# ---------------------------------------------------------------- exponentials
-#
 # exp(x) = 2^k exp(r), r = x - k log(2) from -0.35 to 0.35 in two parts, by Taylor's polynomial.
 # Adding 1.5 * 2^52 (2^23) rounds x / log(2) to k, and leaves k in the last bits. 2^k is the product
 # of two powers, of which none leaves the range of normal numbers: so overflow and gradual underflow
 # are those of one multiplication. Comparisons are false for NaN, which passes through.
 
-_PER_LOG_2 = 1 / np.log(2)
-_LOG_2, _LOG_2_TAIL = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # of fdlibm
-_ROUND = 1.5 * 2.0**52
-_ROUND_BITS = np.float64(_ROUND).view(np.int64)
-_LOWEST, _HIGHEST = -746.0, 710.0  # beyond these, exponentials are 0 and inf
-_E = tuple(1 / math.factorial(n) for n in range(2, 14))
-_F_PER_LOG_2 = np.float32(1 / np.log(2))
-_F_LOG_2, _F_LOG_2_TAIL = np.float32(0.693359375), np.float32(-2.12194440e-4)  # of Cephes
-_F_ROUND = np.float32(1.5 * 2.0**23)
-_F_ROUND_BITS = _F_ROUND.view(np.int32)
-_F_LOWEST, _F_HIGHEST = np.float32(-104), np.float32(89)
-_F_E = tuple(np.float32(1 / math.factorial(n)) for n in range(2, 8))
 _CHUNK = 512  # copied to memory of its own, or the compiler would fear that `out` is `logs`
 
 
-@partial(_Kernel, fastmath={"contract", "nsz"})
+@partial(_Kernel, fastmath=_CONTRACTS)
 def _exp(logs, out):
     chunk = np.empty(_CHUNK, logs.dtype)
     for start in range(0, len(logs), _CHUNK):
@@ -336,48 +308,21 @@ def _exp(logs, out):
             x = _LOWEST if x < _LOWEST else x
             x = _HIGHEST if x > _HIGHEST else x
             rounded = x * _PER_LOG_2 + _ROUND
-            power = np.float64(rounded).view(np.int64) - _ROUND_BITS
+            power = _INT(_FLOAT(rounded).view(_INT) - _ROUND_BITS)
             k = rounded - _ROUND
-            r = (x - k * _LOG_2) - k * _LOG_2_TAIL
-            high = _E[6] + r * (_E[7] + r * (_E[8] + r * (_E[9] + r * (_E[10] + r * _E[11]))))
-            low = _E[0] + r * (
-                _E[1] + r * (_E[2] + r * (_E[3] + r * (_E[4] + r * (_E[5] + r * high))))
-            )
-            half = power >> 1
-            first = np.int64((half + 1023) << 52).view(np.float64)
-            second = np.int64((power - half + 1023) << 52).view(np.float64)
-            target[j] = (1.0 + (r + r * r * low)) * first * second
-
-
-@partial(_Kernel, fastmath={"contract", "nsz"})
-def _exp_single(logs, out):
-    chunk = np.empty(_CHUNK, logs.dtype)
-    for start in range(0, len(logs), _CHUNK):
-        x_part, target = logs[start : start + _CHUNK], out[start : start + _CHUNK]
-        for j in range(len(x_part)):
-            chunk[j] = x_part[j]
-        for j in range(len(x_part)):
-            x = chunk[j]
-            x = _F_LOWEST if x < _F_LOWEST else x
-            x = _F_HIGHEST if x > _F_HIGHEST else x
-            rounded = x * _F_PER_LOG_2 + _F_ROUND
-            power = np.int32(np.float32(rounded).view(np.int32) - _F_ROUND_BITS)
-            k = rounded - _F_ROUND
-            r = (x - k * _F_LOG_2) - k * _F_LOG_2_TAIL
-            high = _F_E[3] + r * (_F_E[4] + r * _F_E[5])
-            low = _F_E[0] + r * (_F_E[1] + r * (_F_E[2] + r * high))
-            half = np.int32(power >> np.int32(1))
-            first = np.int32((half + np.int32(127)) << np.int32(23)).view(np.float32)
-            second = np.int32((power - half + np.int32(127)) << np.int32(23)).view(np.float32)
-            target[j] = (_F_ONE + (r + r * r * low)) * first * second
+            r = (x - k * _LOG_2[0]) - k * _LOG_2[1]
+            last = _nested(_TAYLOR[1], r, _TAYLOR[2][0] + r * _TAYLOR[2][1])
+            half = _INT(power >> _INT(1))
+            first = _INT((half + _BIAS) << _N_BITS).view(_FLOAT)
+            second = _INT((power - half + _BIAS) << _N_BITS).view(_FLOAT)
+            target[j] = (_ONE + (r + r * r * _nested(_TAYLOR[0], r, last))) * first * second
 
 
 def exp(logs, out):
     """Write exponentials to another array or to the same one; see `plain.exp`."""
     if not (logs.flags.c_contiguous and out.flags.c_contiguous and logs.dtype == out.dtype):
         return plain.exp(logs, out)
-    kernel = _exp if out.dtype == np.float64 else _exp_single
-    kernel(_read_only(logs).reshape(-1), out.reshape(-1))
+    _exp(_read_only(logs).reshape(-1), out.reshape(-1))
 
 
 # ---------------------------------------------------------------- L1 distances
