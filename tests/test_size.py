@@ -101,7 +101,8 @@ def test_without_a_closed_form_the_answer_is_measured(mechanism, rel_error):
 
 def test_enormous_numbers_are_stated():
     mechanism = PositiveRF(coupling="iid", sigma=1.0)
-    n = n_components_for(mechanism, 8 * X, rel_error=1e-3)
+    with pytest.warns(UserWarning, match=r"components of PositiveRF.* Use AdaptiveRF or Dense"):
+        n = n_components_for(mechanism, 8 * X, rel_error=1e-3)
     logs = (
         PositiveRF(1, coupling="iid", random_state=0, sigma=1.0)
         .fit(8 * X)
@@ -110,15 +111,19 @@ def test_enormous_numbers_are_stated():
     logs -= 2 * PositiveRF(1, sigma=1.0).fit(8 * X).exact_kernel(8 * X, log=True)
     assert n > 2**24
     assert n == pytest.approx(np.exp(np.sort(logs, axis=None)[1800]) * 1e6, rel=1e-6)
-    endless = n_components_for(RFFSampler(sigma=1.0), 300 * X, rel_error=0.1)
+    with pytest.warns(UserWarning, match=r"rel_error=0.1 takes [0-9.]+e\+"):
+        endless = n_components_for(RFFSampler(sigma=1.0), 300 * X, rel_error=0.1)
     assert endless > 10**299
+    for many in (RFFSampler(sigma=1.0), DenseExponentialRF(sigma=3.0)):  # without a warning
+        assert n_components_for(many, X, rel_error=0.5) < 2**20
 
 
 def test_errors_at_the_ends_of_the_range_are_measured():
     measured = RFFSampler(coupling="norm-coupled", kernel="softmax", sigma=1.0)
     far = 100 * X[:8]
     far[0] *= 5
-    assert n_components_for(measured, far, rel_error=0.1) > 1e100
+    with pytest.warns(UserWarning, match=r"takes [0-9.]+e\+"):
+        assert n_components_for(measured, far, rel_error=0.1) > 1e100
     # Equal rows have no error.
     alike = np.tile(X[:1], (8, 1))
     for mechanism in (RFFSampler(), RFFSampler(coupling="norm-coupled")):

@@ -9,7 +9,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 
 from .._arrays import is_array_api, like, to_host
-from .._memory import available, check_fits, components
+from .._memory import check_fits, components
 from .._sums import Rows
 from .._typing import Transformer
 from .._validation import draw_seed, validate_rows
@@ -123,16 +122,9 @@ def check_columns(feature_map, n_rows, bytes_of, purpose):
     purpose : str
         What the bytes are for.
     """
-    transformer = last_step(feature_map)
-    is_frozen = isinstance(transformer, FrozenEstimator)
-    if is_frozen or not (
-        hasattr(transformer, "_checked_spec") and isinstance(transformer.n_components, Integral)
-    ):
-        return
-    n_columns = most = int(transformer.n_components)
-    if bytes_of(most) > available():
-        n_columns = transformer._checked_spec()._n_columns(n_rows)
-    check_fits(bytes_of(n_columns), components(transformer), purpose)
+    n_columns = columns_of(feature_map, n_rows)
+    if n_columns is not None:
+        check_fits(bytes_of(n_columns), components(last_step(feature_map)), purpose)
 
 
 def columns_of(feature_map, n_rows):

@@ -60,9 +60,7 @@ def chebyshev_bound(
     >>> chebyshev_bound(RFFSampler(random_state=0).fit(X), X, error=0.1).max() == 0
     np.True_
     """
-    error = check_positive("error", error)
-    check_feature_map(feature_map)
-    return _chebyshev(feature_map, X, Y, math.log(error))
+    return _chebyshev(feature_map, X, Y, _checked(feature_map, error))
 
 
 def _chebyshev(feature_map, X, Y, log_error):
@@ -208,7 +206,7 @@ def _bernstein(feature_map, X, Y, log_error, side):
     return _on_sides(feature_map, -log_spread, side)
 
 
-def _checked(feature_map, error, side):
+def _checked(feature_map, error, side="two"):
     """Return the log of the error, and raise if it, the map or the side is not allowed."""
     error = check_positive("error", error)
     check_feature_map(feature_map)
@@ -279,9 +277,7 @@ def upper_tail_bound(
     >>> bool(bound < bernstein_bound(features, side="upper", **pair) / 10)
     True
     """
-    error = check_positive("error", error)
-    check_feature_map(feature_map)
-    return _upper_tail(feature_map, X, Y, math.log(error))
+    return _upper_tail(feature_map, X, Y, _checked(feature_map, error))
 
 
 def _upper_tail(feature_map, X, Y, log_error):
@@ -343,9 +339,7 @@ def left_tail_bound(
     >>> bool(left_tail_bound(features, X[:1], error=0.5)[0, 0] < 1e-4)
     True
     """
-    error = check_positive("error", error)
-    check_feature_map(feature_map)
-    return _left_tail(feature_map, X, Y, math.log(error))
+    return _left_tail(feature_map, X, Y, _checked(feature_map, error))
 
 
 def _left_tail(feature_map, X, Y, log_error):

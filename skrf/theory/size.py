@@ -11,7 +11,7 @@ from sklearn.base import clone
 from .._arrays import to_host
 from .._typing import Array
 from .._validation import check_positive
-from .._warnings import once
+from .._warnings import once, warn
 from ..features import BaseRandomFeatures, QuadratureFourierFeatures
 from ._sample import check_feature_map, check_sides, log_errors_of, log_ratio
 from .concentration import least_bound
@@ -75,6 +75,11 @@ def n_components_for(
         ``probability`` is not in (0, 1), comes with ``quantile=None``, or requires more than
         1,048,576 components.
 
+    Warns
+    -----
+    UserWarning
+        If the number is above 1,048,576; the warning says what helps.
+
     See Also
     --------
     compare : Errors at one number of components.
@@ -129,7 +134,17 @@ def n_components_for(
     fewer = max(math.ceil(blocks) - 1, 0) * block
     more = range(fewer + 1, fewer + block)
     count = fewer + 1 + bisect_left(more, 0.0, key=lambda n: -excess(n))
-    return count * feature_map._columns_per_projection
+    n_components = count * feature_map._as_spec()._columns_per_projection
+    if n_components > _MOST_BOUNDED:
+        warn(
+            f"rel_error={rel_error!r} takes {n_components:.3g} components of {feature_map!r}: most "
+            "kernel values are far smaller than the error of a component. Use AdaptiveRF or "
+            "DenseExponentialRF, which take far fewer for distant rows, a smaller sigma or a "
+            "larger rel_error.",
+            UserWarning,
+            key="many components",
+        )
+    return n_components
 
 
 @once()
@@ -140,7 +155,7 @@ def _components_of_bound(feature_map, X, Y, rel_error, quantile, probability):
             f"Bounds are those of distances from the mean, which is not the kernel for "
             f"{feature_map!r}: probability must be None."
         )
-    keys, step = X if Y is None else Y, feature_map._columns_per_projection
+    keys, step = X if Y is None else Y, feature_map._as_spec()._columns_per_projection
     ((rows, key_rows),) = _index_blocks(X.shape[0], keys.shape[0], _BOUNDED_ROWS)
     queries, keys = X[rows], keys[key_rows]
 
@@ -153,16 +168,23 @@ def _components_of_bound(feature_map, X, Y, rel_error, quantile, probability):
             raise NotImplementedError(f"No bound of the tails of {feature_map!r} is known.")
         return np.quantile(bounds, quantile, method="higher") <= 1 - probability
 
-    most = 1
-    while not is_enough(most):
-        most *= 2
-        if most * step > _MOST_BOUNDED:
-            raise ValueError(
-                f"rel_error={rel_error!r} with probability={probability!r} takes more than "
-                f"{_MOST_BOUNDED} components of {feature_map!r}, by the bounds that are known."
-            )
-    n = most // 2 + 1 + bisect_left(range(most // 2 + 1, most), True, key=is_enough)
+    n = _least(is_enough, _MOST_BOUNDED // step)
+    if n is None:
+        raise ValueError(
+            f"rel_error={rel_error!r} with probability={probability!r} takes more than "
+            f"{_MOST_BOUNDED} components of {feature_map!r}, by the bounds that are known."
+        )
     return n * step
+
+
+def _least(is_enough, most):
+    """Return the least number that is enough; None if powers of 2 up to `most` are not."""
+    high = 1
+    while not is_enough(high):
+        high *= 2
+        if high > most:
+            return None
+    return high // 2 + 1 + bisect_left(range(high // 2 + 1, high), True, key=is_enough)
 
 
 def _columns_of_bound(feature_map, X, Y, rel_error, quantile):
@@ -183,15 +205,12 @@ def _columns_of_bound(feature_map, X, Y, rel_error, quantile):
         sized = clone(feature_map).set_params(n_components=n_components).fit(X, keys=Y)
         return sized.kernel_error_bound() <= rel_error * least
 
-    most = 1
-    while not is_enough(most):
-        if most >= _MOST_COMPONENTS:
-            raise ValueError(
-                f"rel_error={rel_error!r} takes more than {_MOST_COMPONENTS} components of "
-                f"{feature_map!r}."
-            )
-        most *= 2
-    n = most // 2 + 1 + bisect_left(range(most // 2 + 1, most), True, key=is_enough)
+    n = _least(is_enough, _MOST_COMPONENTS)
+    if n is None:
+        raise ValueError(
+            f"rel_error={rel_error!r} takes more than {_MOST_COMPONENTS} components of "
+            f"{feature_map!r}."
+        )
     return clone(feature_map).set_params(n_components=n).fit(X, keys=Y).n_components_
 
 
@@ -201,7 +220,7 @@ def _source(feature_map, X, Y):
     A number of projections whose multiples are independent blocks, the log kernel of some pairs,
     and their log mean squared errors as a function of at most that number of projections.
     """
-    keys, step = X if Y is None else Y, feature_map._columns_per_projection
+    keys, step = X if Y is None else Y, feature_map._as_spec()._columns_per_projection
     index_blocks, few = (
         _index_blocks(X.shape[0], keys.shape[0], n) for n in (_MAX_ROWS, _MEASURED_ROWS)
     )

@@ -92,16 +92,14 @@ def _log_both_rows(n_features, nu):
     return make_interp_spline(logs, np.log((weights @ means**2).real), _DEGREE)
 
 
-def log_trigonometric_variance(log_kernel, log_double, folded=False):
+def log_trigonometric_variance(log_kernel, log_double):
     """Return log((1 + K(2 Delta) - 2 K(Delta)^2) / 2), the variance of one sine-cosine pair.
 
     Parameters
     ----------
     log_kernel, log_double : ndarray
         log K(Delta) and log K(2 Delta) of any shift-invariant kernel.
-    folded : bool, default=False
-        One column with a random phase, which adds 1/2.
     """
-    value = (np.expm1(log_double) - 2 * np.expm1(2 * log_kernel)) / 2 + (0.5 if folded else 0.0)
+    value = (np.expm1(log_double) - 2 * np.expm1(2 * log_kernel)) / 2
     with np.errstate(divide="ignore"):
         return np.log(np.maximum(value, 0.0))
