@@ -18,11 +18,11 @@ from .._sums import Rows
 from .._validation import check_integer
 from ..projections import DenseProjection, Projection
 from ._affine import Affine
-from ._clusters import cluster_centers, nearest, representatives
+from ._clusters import cluster_centers, nearest
 from ._map import FeatureMap, signed_rows
 from .exponential import Exponential, optimal_rho
 from .gaussian import CenteredRandomFeatures
-from .streams import CENTERS, KEYS, QUERIES
+from .streams import CENTERS
 
 _CLUSTER_ROWS = 20_000
 _FLOOR = 1e-12
@@ -78,10 +78,6 @@ class ClusteredMap(FeatureMap):
         """Return which pairs of clusters rows are in, (n, n_pairs, 1)."""
         clusters = self._clusters(rows)
         return clusters[:, None, None] == like(self._sides[0], clusters)[None, :, None]
-
-    def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of the rows."""
-        return self.affine.exponent_bound(X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,12 +262,12 @@ class ClusterSteps(CenteredRandomFeatures):
         )
 
     def _learn_from_rows(self, parameters, sample):
-        queries = self._points_of(parameters, sample.queries, sample.weights, sample.rng(QUERIES))
+        queries = self._points_of(parameters, sample)
         p, q = parameters.clusters
         parameters.query_centers_ = cluster_centers(*queries, p, sample.rng(CENTERS, 0))
         keys, parameters.key_centers_ = queries, parameters.query_centers_
-        if sample.keys is not sample.queries:
-            keys = self._points_of(parameters, sample.keys, sample.key_weights, sample.rng(KEYS))
+        if sample.has_keys:
+            keys = self._points_of(parameters, sample, keys=True)
         if keys is not queries or p != q:
             parameters.key_centers_ = cluster_centers(*keys, q, sample.rng(CENTERS, 1))
         centers = parameters.query_centers_, parameters.key_centers_
@@ -280,10 +276,10 @@ class ClusterSteps(CenteredRandomFeatures):
         else:
             parameters.stretches = _stretches(queries, keys, *centers)
 
-    def _points_of(self, parameters, X, weights, rng):
+    def _points_of(self, parameters, sample, *, keys=False):
         """Return at most 20,000 rows of one side in projected coordinates, and their weights."""
-        indices, weights = representatives(weights, _CLUSTER_ROWS, rng)
-        return self._affine(parameters).on_host(X[indices]), weights
+        X, weights, _ = sample.representatives(_CLUSTER_ROWS, keys=keys)
+        return self._affine(parameters).on_host(X), weights
 
     def _assemble(self, parameters, draw):
         kind = RecentredMap if self._is_positive else StretchedMap

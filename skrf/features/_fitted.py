@@ -11,9 +11,10 @@ from .._memory import check_fits, components
 from .._threads import narrow_blas
 from .._validation import draw_seed, rng_of
 from ..statistics import PairStatistics
-from ._clusters import unique_rows
+from ._clusters import representatives, unique_rows
 from ._map import FeatureMap
 from ._sigma import resolve_sigma
+from .streams import KEYS, QUERIES
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +62,27 @@ class Sample:
         """Return the distinct rows in lexicographic order, weighted by how often they occur."""
         queries, weights, labels = unique_rows(self.queries, self.weights, self.labels)
         keys, key_weights = queries, weights
-        if self.keys is not self.queries:
+        if self.has_keys:
             keys, key_weights, _ = unique_rows(self.keys)
         return Sample(queries, keys, weights, self.seed, labels, key_weights)
 
     def statistics(self, **options):
         """Return the `PairStatistics` of both sides."""
-        keys = None if self.keys is self.queries else self.keys
+        keys = self.keys if self.has_keys else None
         return PairStatistics.of(self.queries, keys, self.weights, self.key_weights, **options)
+
+    @property
+    def has_keys(self):
+        """Whether the keys are rows of their own."""
+        return self.keys is not self.queries
+
+    def representatives(self, most, *, keys=False):
+        """Return at most so many rows of one side that represent all, their weights and labels."""
+        X, weights, labels, stream = self.queries, self.weights, self.labels, QUERIES
+        if keys:
+            X, weights, labels, stream = self.keys, self.key_weights, None, KEYS
+        indices, weights = representatives(weights, most, self.rng(stream))
+        return X[indices], weights, None if labels is None else labels[indices]
 
     def rng(self, *stream):
         """Return the generator of a stream of the fit's seed; see `rng_of`."""

@@ -32,7 +32,7 @@ from ._clusters import (
 from ._docs import document
 from .dense_exponential import PrincipalAxesRandomFeatures
 from .nonlinearities import PositiveNonlinearity
-from .streams import CENTERS, KEYS, OMEGA, QUERIES, SUMS, rng_of
+from .streams import CENTERS, OMEGA, SUMS, rng_of
 
 _SUM_QUERIES = 1000  # to which keys near them are drawn
 _CENTER_ROWS = 20_000
@@ -291,7 +291,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     def _learn_from_rows(self, parameters, sample):
         queries = keys = self._points(parameters, sample, keys=False)
-        if sample.keys is not sample.queries:
+        if sample.has_keys:
             keys = self._points(parameters, sample, keys=True)
         is_point = not np.ptp(np.vstack([queries.rows, keys.rows]), axis=0).any()
         if self.share == 1 or is_point:
@@ -309,18 +309,14 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
 
     def _points(self, parameters, sample, *, keys):
         """Return at most 20,000 rows of one side, in projected coordinates."""
-        X, weights, labels = sample.queries, sample.weights, sample.labels
-        if keys:
-            X, weights, labels = sample.keys, sample.key_weights, None
-        rng = sample.rng(KEYS if keys else QUERIES)
-        indices, weights = representatives(weights, _CENTER_ROWS, rng)
-        points = self._affine(parameters, keys=keys).on_host(X[indices])
+        X, weights, labels = sample.representatives(_CENTER_ROWS, keys=keys)
+        points = self._affine(parameters, keys=keys).on_host(X)
         log_factors = np.zeros(len(points))
         if self.kernel == "softmax":
             # In shifted coordinates y = z + c: |y|^2 / 2 = |z|^2 / 2 + z.c up to a constant.
             shift = parameters.sigma * parameters.offset_
             log_factors = np.sum(points**2, axis=1) / 2 + points @ shift
-        return _Points(points, weights, log_factors, None if labels is None else labels[indices])
+        return _Points(points, weights, log_factors, labels)
 
     def _find_centers(self, parameters, queries, keys, sample):
         """Return the centres, found once for all sigmas where they are proportional to sigma."""
@@ -331,7 +327,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         place = partial(self._place_centers, sums, sample.rng(CENTERS))
         # Under the softmax kernel, sigma may change more than the scale. Squares of rows times
         # other sigmas may leave the range of floats.
-        is_scaled = self.kernel == "gaussian" and sample.keys is sample.queries
+        is_scaled = self.kernel == "gaussian" and not sample.has_keys
         if not (is_scaled and 1 / _FARTHEST < parameters.sigma < _FARTHEST):
             return place()
         return parameters.sigma * sample.once("centers", lambda: place() / parameters.sigma)
@@ -340,7 +336,7 @@ class AdaptiveRF(PrincipalAxesRandomFeatures):
         """Return the share of the dense proposal."""
         if self.share != "auto":
             return float(self.share)
-        if not self.asymmetric or sample.keys is sample.queries:
+        if not self.asymmetric or not sample.has_keys:
             return _SHARE
         return _SHARE_BALANCED_RANDOM if self.centers == "random" else _SHARE_BALANCED
 

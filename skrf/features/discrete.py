@@ -6,7 +6,7 @@ overflow nor lose their sign.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -23,11 +23,10 @@ from .._typing import Kernel, RandomState, Sigma
 from ..projections import DenseProjection
 from ..variances import log_expm1
 from ._affine import Affine
-from ._clusters import representatives
 from ._docs import document
 from ._map import FeatureMap, signed_rows
 from .base import BaseRandomFeatures
-from .streams import KEYS, OMEGA, QUERIES, rng_of
+from .streams import OMEGA, rng_of
 
 _BLOCK_ROWS = 1024
 # Stands for log 0: outweighs every finite exponent, yet gives 0 when multiplied by a count of 0.
@@ -46,20 +45,14 @@ _ROUNDING = 40.0  # nats by which the omitted part of a series is below the rest
 _LARGEST, _STEPS = 1e100, 8  # no sum grows by 1e200 in this many steps
 
 
-class Counts(ABC):
-    """How counts are drawn, the factors of their powers, and the variance of the estimate."""
+class Counts:
+    """How counts are drawn, the factors of their powers, and the variance of the estimate.
 
-    @abstractmethod
-    def draw(self, shape, rng):
-        """Return counts of shape (m, d)."""
-
-    @abstractmethod
-    def log_terms(self, counts):
-        """Return the log divisor of every column's power, and the bias of every feature."""
-
-    @abstractmethod
-    def coordinate_delta(self, product):
-        """Return the log ratio of second moment to squared mean for every coordinate x_l y_l."""
+    A law has the methods ``draw(shape, rng)``, which returns counts of shape (m, d);
+    ``log_terms(counts)``, the log divisor of every column's power and the bias of every feature;
+    and ``coordinate_delta(product)``, the log ratio of second moment to squared mean for every
+    coordinate x_l y_l.
+    """
 
     def log_relative_second_moment(self, X, Y):
         """Return delta for all pairs of rows that enter the products.
@@ -282,10 +275,6 @@ class DiscreteMap(FeatureMap):
         if self.is_positive:
             rows = xp.maximum(rows, like(self.floor, rows)[None, :])
         return rows, norms2
-
-    def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of the rows."""
-        return self.affine.exponent_bound(X)
 
 
 class DiscreteRandomFeatures(BaseRandomFeatures):
@@ -540,7 +529,7 @@ class GeometricRF(DiscreteRandomFeatures):
         if parameters.p_ is None:  # the mean of |x - c| requires c
             query_size = _mean_shifted_size(parameters, sample.queries, sample.weights)
             key_size = query_size
-            if sample.keys is not sample.queries:
+            if sample.has_keys:
                 key_size = _mean_shifted_size(parameters, sample.keys, None)
             parameters.p_ = _best_p(query_size, key_size, self.per_feature)
 
@@ -661,17 +650,15 @@ class DiscreteRF(DiscreteRandomFeatures):
         return "the law of every column's powers"
 
     def _learn_from_rows(self, parameters, sample):
-        queries = keys = self._sizes_of(
-            parameters, sample.queries, sample.weights, sample.rng(QUERIES)
-        )
-        if sample.keys is not sample.queries:
-            keys = self._sizes_of(parameters, sample.keys, sample.key_weights, sample.rng(KEYS))
+        queries = keys = self._sizes_of(parameters, sample)
+        if sample.has_keys:
+            keys = self._sizes_of(parameters, sample, keys=True)
         self._set_law(parameters, queries, keys)
 
-    def _sizes_of(self, parameters, X, weights, rng):
-        """Return the sizes of the coordinates of some rows, and shares of these rows."""
-        indices, weights = representatives(weights, _ROWS, rng)
-        sizes = Affine(parameters.sigma, parameters.offset_).on_host(X[indices])
+    def _sizes_of(self, parameters, sample, *, keys=False):
+        """Return the sizes of the coordinates of some rows of one side, and shares of the rows."""
+        X, weights, _ = sample.representatives(_ROWS, keys=keys)
+        sizes = Affine(parameters.sigma, parameters.offset_).on_host(X)
         return np.abs(sizes), weights / weights.sum()
 
     def _set_law(self, parameters, queries, keys):

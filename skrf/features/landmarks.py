@@ -27,14 +27,14 @@ from .._typing import Array, RandomState, Sigma
 from .._validation import Interval, StrOptions, draft_of, naming, read_only, validate_rows
 from ..projections import DenseProjection
 from ._affine import Affine, about_a_row
-from ._clusters import by_first, centers_of_classes, class_labels, representatives, unique_rows
+from ._clusters import by_first, centers_of_classes, class_labels, unique_rows
 from ._docs import document
 from ._flaws import warn_of_far_rows
 from ._map import FeatureMap, signed_rows
 from ._sigma import check_largest
 from .base import BaseRandomFeatures
 from .spectra import SPECTRA
-from .streams import CENTERS, KEYS, QUERIES
+from .streams import CENTERS
 
 _CENTER_ROWS, _CENTER_ENTRIES = 20_000, 2**26  # clusters are found in dense rows
 # Relative to the largest eigenvalue. Rounding is about 1e-15 of it, so it hardly ever decides which
@@ -106,10 +106,6 @@ class CenterLogs:
     def points(self):
         """The centres in the coordinates of `affine`."""
         return self.projection.matrix * self._scale
-
-    def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of rows."""
-        return self.affine.exponent_bound(X)
 
 
 class GaussianLogs(CenterLogs):
@@ -231,6 +227,7 @@ class SimilarityMap(FeatureMap):
     is_positive = False
     is_double = True
     projection = property(lambda self: self.logs.projection)
+    affine = property(lambda self: self.logs.affine)
 
     def __call__(self, X):
         """Return the `Rows` of X."""
@@ -241,10 +238,6 @@ class SimilarityMap(FeatureMap):
         logs -= top[:, None]
         _kernels.exp(logs, logs)
         return signed_rows(logs, top + of_rows)
-
-    def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of rows."""
-        return self.logs.exponent_bound(X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,15 +260,12 @@ class LandmarkMap(FeatureMap):
     n_columns = property(lambda self: self.inner.n_columns)
     matrix = property(lambda self: self._root[0])
     magnification = property(lambda self: self._root[1])
+    affine = property(lambda self: self.inner.logs.affine)
 
     def __call__(self, X):
         """Return the `Rows` of X."""
         values, scale = self.inner(X)
         return Rows(values @ like(self.matrix, values), scale)
-
-    def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of rows."""
-        return self.inner.exponent_bound(X)
 
     def projected(self, X):
         """Return this map, and the rows."""
@@ -352,7 +342,7 @@ class LandmarkMap(FeatureMap):
 
     def coordinates(self, X):
         """Return rows on the host in the coordinates of the kernel, (n, d)."""
-        return self.inner.logs.affine.on_host(X)
+        return self.affine.on_host(X)
 
     def __getstate__(self):
         return {"inner": self.inner}  # the rest follows from it
@@ -390,7 +380,7 @@ class CentersOfClusters(BaseRandomFeatures):
 
     def _n_bytes(self, parameters, sample):
         n_rows = sample.queries.shape[0]
-        if sample.keys is not sample.queries:
+        if sample.has_keys:
             n_rows += sample.keys.shape[0]
         n = self._n_columns(n_rows)
         return 8 * n * (n + parameters.n_features)
@@ -403,20 +393,16 @@ class CentersOfClusters(BaseRandomFeatures):
         return sample.once("centers", partial(self._find_centers, parameters.n_features, sample))
 
     def _find_centers(self, n_features, sample):
-        sides = [(sample.queries, sample.weights, QUERIES)]
-        if sample.keys is not sample.queries:
-            of_keys = sample.keys, sample.key_weights, KEYS
-            sides = [of_keys] if self._centers_are_keys else [*sides, of_keys]
-        # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
-        rows, weights = [], []
         most = max(min(_CENTER_ROWS, _CENTER_ENTRIES // n_features), self.n_components)
-        for X, row_weights, stream in sides:
-            indices, row_weights = representatives(row_weights, most, sample.rng(stream))
-            rows.append(Affine(1.0).on_host(X[indices]))
-            weights.append(row_weights)
-        labels = None if sample.labels is None else sample.labels[indices]
+        of_keys = [True] if self._centers_are_keys else [False, True]
+        sides = [
+            sample.representatives(most, keys=keys)
+            for keys in (of_keys if sample.has_keys else [False])
+        ]
+        # Dense and float64 before clustering, so that all kinds of rows give the same clusters.
+        rows = [Affine(1.0).on_host(X) for X, *_ in sides]
         rows = rows[0] if len(rows) == 1 else np.vstack(rows)  # no copy of wide rows
-        weights = np.concatenate(weights)
+        weights, labels = np.concatenate([side[1] for side in sides]), sides[-1][2]
         return self._place_centers(rows, weights, labels, sample.rng(CENTERS))
 
     def _place_centers(self, rows, weights, labels, rng):

@@ -392,7 +392,7 @@ class QuadratureFourierFeatures(BaseRandomFeatures):
 
 def _extents(sample):
     """Return the ends of all columns of rows and keys, without those far outside of the others."""
-    sides = [sample.queries] if sample.keys is sample.queries else [sample.queries, sample.keys]
+    sides = [sample.queries, sample.keys] if sample.has_keys else [sample.queries]
     rows = [side.toarray() if sp.issparse(side) else np.asarray(side) for side in sides]
     return np.array([_ends(np.unique(column)) for column in np.concatenate(rows).T.astype(float)])
 

@@ -34,15 +34,12 @@ class KernelMap(FeatureMap):
     logs: CenterLogs
     is_positive = is_double = True
     projection = property(lambda self: self.logs.projection)
+    affine = property(lambda self: self.logs.affine)
 
     def __call__(self, X):
         """Return the logarithms of the kernel."""
         logs, of_rows = self.logs(X)
         return Rows(logs + of_rows[:, None])
-
-    def exponent_bound(self, X):
-        """Return an upper bound of the squared norms of rows."""
-        return self.logs.exponent_bound(X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +100,6 @@ class IndicatorMap(FeatureMap):
         logs = np.full((X.shape[0], self.n_columns), -np.inf)
         logs[np.arange(X.shape[0]), self.columns(to_host(X))] = 0.0
         return Rows(like(logs, X))
-
-    def exponent_bound(self, X):
-        """Return 0: there are no exponents."""
-        return 0.0
 
 
 @document
