@@ -197,9 +197,7 @@ def check_inputs(q, k, v, key_padding_mask=None, causal=False, *, is_step=False,
     dtype, result_dtype = _dtypes(xp, dtypes)
     leading, key_leading, n_sets = _layout(shapes, bool(causal), is_step)
     q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
-    padding = None
-    if key_padding_mask is not None:
-        padding = _check_padding(to_host(key_padding_mask), k.shape)
+    padding = _check_padding(key_padding_mask, k.shape)
     # Heads that share keys are contiguous, so this splits an axis and moves nothing.
     q = xp.reshape(q, (n_sets, -1, *shapes[0][-2:]))
     k, v = xp.reshape(k, (n_sets, *shapes[1][-2:])), xp.reshape(v, (n_sets, *shapes[2][-2:]))
@@ -315,7 +313,7 @@ def _check_padding(mask, k_shape):
     """Return the padding as (U, S), or None if no key is padded."""
     if mask is None:
         return None
-    mask = as_array("key_padding_mask", mask)
+    mask = as_array("key_padding_mask", to_host(mask))
     if mask.dtype != bool:
         raise TypeError(
             f"key_padding_mask must be boolean (True = padding, ignored), got dtype {mask.dtype}. "
@@ -350,6 +348,6 @@ def blocks_between(edges, size):
     ]
 
 
-def side_by_side(parts, axis):
+def side_by_side(arrays, axis):
     """Return arrays joined along an axis."""
-    return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=axis)
+    return arrays[0] if len(arrays) == 1 else namespace(arrays[0]).concat(arrays, axis=axis)

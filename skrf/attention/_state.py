@@ -134,13 +134,13 @@ def sums_of_sets(state, inputs, n_features, maker):
     """
     if state.sums is None:
         return None
-    xp, shape = namespace(state.sums), (*inputs.key_leading, n_features, inputs.v.shape[-1] + 1)
-    width = inputs.k.shape[-1]
-    if (tuple(state.sums.shape), state.width) != (shape, width) or xp is not namespace(inputs.q):
+    xp, shape = inputs.library.xp, (*inputs.key_leading, n_features, inputs.v.shape[-1] + 1)
+    width, held = inputs.k.shape[-1], namespace(state.sums)
+    if (tuple(state.sums.shape), state.width) != (shape, width) or held is not xp:
         raise ValueError(
             "state must come from earlier positions of the same inputs: it holds sums of shape "
-            f"{tuple(state.sums.shape)} of {xp.__name__} for keys of width {state.width}, these "
-            f"need {shape} of {namespace(inputs.q).__name__} and width {width}."
+            f"{tuple(state.sums.shape)} of {held.__name__} for keys of width {state.width}, these "
+            f"need {shape} of {xp.__name__} and width {width}."
         )
     is_same = state.maker == maker  # which takes less time
     if not is_same and len(state.maker) == len(maker):

@@ -179,15 +179,12 @@ def _settings(operators, arguments, width):
         check_flag("causal", arguments["causal"])
     if arguments["scale"] is not None:
         check_scale(arguments["scale"], width)
-    stated = {name: _stated(operator, width) for name, operator in operators.items()}
+    sources = {"the argument": {name: x for name, x in arguments.items() if x is not None}}
+    for name, operator in operators.items():
+        sources[f"operator {name!r}"] = _stated(operator, width)
     settings = {"causal": False, "scale": None, "mask": None}
-    for parameter, argument in arguments.items():
-        values = [] if argument is None else [("the argument", argument)]
-        values += [
-            (f"operator {name!r}", stated_by[parameter])
-            for name, stated_by in stated.items()
-            if parameter in stated_by
-        ]
+    for parameter in settings:
+        values = [(source, x[parameter]) for source, x in sources.items() if parameter in x]
         for source, value in values:
             first, settings[parameter] = values[0]
             if not _is_same(value, settings[parameter]):

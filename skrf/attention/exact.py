@@ -131,8 +131,8 @@ def exact_attention(
     options = dtype_of_logits(inputs.q, inputs.k, scale), scale, causal, mask, block_size
     results = []
     for sets in inputs.slices(block_size):
-        parts = zip(*_by_block(inputs.of(sets), heads[sets], *options), strict=True)
-        results.append([side_by_side(arrays, 2) for arrays in parts])
+        outs, logs = zip(*_by_block(inputs.of(sets), heads[sets], *options), strict=True)
+        results.append((side_by_side(outs, 2), side_by_side(logs, 2)))
     out, lse = (side_by_side(arrays, 0) for arrays in zip(*results, strict=True))
     return inputs.results(out, lse if return_lse else None)
 

@@ -252,15 +252,16 @@ class GeneralizedMap(EstimatorBase):
 
     def _check_functions(self):
         """Raise unless functions are a pair, and nothing else is given."""
-        given = self.functions
-        is_pair = isinstance(given, tuple) and len(given) == 2 and all(map(callable, given))
-        if isinstance(given, tuple) and not is_pair:
-            raise ValueError(f"functions must be a tuple of two callables, got {given!r}.")
-        for name, default in _OF_PROJECTIONS.items() if self.functions is not None else ():
+        functions = self.functions
+        if functions is None:
+            return
+        if len(functions) != 2 or not all(map(callable, functions)):
+            raise ValueError(f"functions must be a tuple of two callables, got {functions!r}.")
+        for name, default in _OF_PROJECTIONS.items():
             if getattr(self, name) != default:
                 raise ValueError(
                     f"functions exclude {name}: they take the rows themselves. Got functions="
-                    f"{self.functions!r} and {name}={getattr(self, name)!r}; leave {default!r}."
+                    f"{functions!r} and {name}={getattr(self, name)!r}; leave {default!r}."
                 )
 
     @property

@@ -113,12 +113,12 @@ def attend_under_mask(key_features, mask, heads, out):
     if mask.products_pay(queries.values.shape[-1], features.values.shape[-1] - 1):
         result, is_right = _by_products(features, mask)
         pieces, remaining = _piece(remaining, result, is_right), remaining[~is_right]
-    parts = [remaining[block] for block in blocks(len(remaining), mask.block_rows)]
+    row_blocks = [remaining[block] for block in blocks(len(remaining), mask.block_rows)]
     work = partial(_by_entries, features=features, mask=mask)
-    results = run_all(work, parts) if key_features.inputs.is_numpy else map(work, parts)
+    results = run_all(work, row_blocks) if key_features.inputs.is_numpy else map(work, row_blocks)
     pieces += chain.from_iterable(results)
     order, *result = zip(*pieces, strict=True)
-    order, result = np.concatenate(order), [side_by_side(parts, -2) for parts in result]
+    order, result = np.concatenate(order), [side_by_side(arrays, -2) for arrays in result]
     if np.any(order[1:] < order[:-1]):
         result = [take(array, np.argsort(order), -2) for array in result]
     sums, level = result
@@ -162,9 +162,14 @@ def name_of(X):
     return str(X.dtype).rsplit(".", 1)[-1]
 
 
+def _rows_of(features, rows):
+    """Return features of some rows, by views where possible."""
+    return features.map(lambda array: some_rows(array, rows))
+
+
 def _new_rows(features, rows):
     """Return features of some rows, which may be overwritten."""
-    return features.map(lambda array: 1 * some_rows(array, rows))
+    return _rows_of(features, rows).map(lambda array: 1 * array)
 
 
 # ------------------------------------------------------------------ by products
@@ -198,9 +203,9 @@ def _by_products(features, mask):
 
     # More parts than threads; transforms are fastest for a power of 2 of columns.
     n_columns = V.shape[-2]
-    parts = blocks(n_columns, min(batch, 1 << max(0, (n_columns // 8).bit_length() - 1)))
-    results = map(sums_of, parts) if is_array_api(values) else run_all(sums_of, parts)
-    sums = side_by_side(list(results), -2)
+    column_blocks = blocks(n_columns, min(batch, 1 << max(0, (n_columns // 8).bit_length() - 1)))
+    run = map if is_array_api(values) else run_all
+    sums = side_by_side(list(run(sums_of, column_blocks)), -2)
     is_right = _products_are_right(*map(constant, (sums, Q, K, V)), features.is_signed, mask)
     is_right[: mask.n_extra] = False
     return (cast(transposed(sums), xp.float64), cast(level, xp.float64)), is_right
@@ -252,8 +257,8 @@ def _by_entries(rows, features, mask):
     return pieces
 
 
-def _key_parts(keys, n_each):
-    """Return keys, a slice or numbers, in parts that take limited memory for n numbers per key."""
+def _key_blocks(keys, n_each):
+    """Return keys, a slice or numbers, in blocks that take limited memory for n numbers per key."""
     size = max(1, _BLOCK_BYTES // (8 * n_each))
     if isinstance(keys, slice):
         return blocks_between([keys.start, keys.stop], size)
@@ -269,15 +274,15 @@ def _block(rows, features, mask):
     """Return sums of rows and log scales, and on the host which of them are accurate."""
     values = features.values
     xp, n_rows = namespace(values), len(rows) * math.prod(features.queries.values.shape[:-2])
-    parts = _key_parts(mask.visible(rows), n_rows)
+    key_blocks = _key_blocks(mask.visible(rows), n_rows)
     exponents = constant(features.keys.exponents)
     top = xp.full_like(exponents[..., 0, :], -np.inf)
-    for block in parts:
+    for block in key_blocks:
         top = xp.maximum(top, xp.max(some_rows(exponents, block), axis=-2))
     Q, level = scale_queries(_new_rows(features.queries, rows), top[..., None, :])
     shape = (*Q.shape[:-1], values.shape[-1])
     sums, sizes = in_library_of(np.zeros(shape), values), 0.0
-    for block in parts:
+    for block in key_blocks:
         K = scale_keys(_new_rows(features.keys, block), top)
         K = transposed(K)[..., None, :, :]
         entries = mask.entries(rows, block, values, features.heads)
@@ -289,7 +294,7 @@ def _block(rows, features, mask):
             # Terms may cancel: their largest possible size decides whether the sum is accurate.
             most = (xp.abs(Q) @ xp.abs(K)) * weights
             sizes = sizes + constant(xp.sum(most, axis=-1))
-    sizes = sizes if features.is_signed and parts else constant(sums[..., 0])
+    sizes = sizes if features.is_signed and key_blocks else constant(sums[..., 0])
     is_right = to_host(sizes >= LEAST[name_of(values)])
     if not is_right.all():
         is_right = is_right | ~_sees_a_key(rows, features, mask)
@@ -299,13 +304,13 @@ def _block(rows, features, mask):
 def _row_alone(rows, features, mask):
     """Return the sums of one row, whose pairs have their own exponents, and its log scale."""
     values, visible = features.values, mask.visible(rows)
-    xp, queries = namespace(values), features.queries.map(lambda array: some_rows(array, rows))
+    xp, queries = namespace(values), _rows_of(features.queries, rows)
     n_entries = math.prod(queries.values.shape[:-2]) * queries.values.shape[-1]
-    parts = _key_parts(visible, n_entries)
-    if not parts:
+    key_blocks = _key_blocks(visible, n_entries)
+    if not key_blocks:
         shape = queries.values.shape[:-1]
         return [in_library_of(np.zeros((*shape, n)), values) for n in (values.shape[-1], 1)]
-    pairs = [_pairs(queries, features.keys.map(lambda X, p=p: some_rows(X, p))) for p in parts]
+    pairs = [_pairs(queries, _rows_of(features.keys, block)) for block in key_blocks]
     signs, logs = (side_by_side(list(pieces), -1) for pieces in zip(*pairs, strict=True))
     entries = mask.entries(rows, visible, values, features.heads)
     weights = _of_all_heads(entries, mask)[..., 0, :]

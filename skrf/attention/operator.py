@@ -1,4 +1,4 @@
-"""The attention operator: parameters, checks and the choice of a mode, which do the arithmetic."""
+"""The attention operator: its parameters, its maps, and the calls that a `Call` computes."""
 
 import math
 from dataclasses import replace
@@ -253,8 +253,8 @@ class ApproxKernelAttention(EstimatorBase):
         source = source if self.random_state is None else self.random_state
         if isinstance(source, (int, np.integer)):
             return int(source)
-        given, seed = vars(self).get("_seeded", (None, None))
-        if seed is None or given != snapshot(source):
+        seeded_from, seed = vars(self).get("_seeded", (None, None))
+        if seed is None or seeded_from != snapshot(source):
             self._seeded = snapshot(source), draw_seed(source)
         return self._seeded[1]
 
@@ -536,8 +536,8 @@ class ApproxKernelAttention(EstimatorBase):
 
     def _mask_in_use(self):
         """Return the mask as it was when it was first used, whatever its owner does to it later."""
-        given, mask = vars(self).get("_used_mask", (None, None))
-        if given is self.mask:
+        original, mask = vars(self).get("_used_mask", (None, None))
+        if original is self.mask:
             return mask
         mask = owned(self.mask)
         if mask is not self.mask:
