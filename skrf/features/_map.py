@@ -114,7 +114,8 @@ class FeatureMap(ABC):
     def __call__(self, X: Array) -> Rows:
         """Return the `Rows` of X of shape (n, n_features), in its library and dtype.
 
-        X may be NumPy, CuPy, torch or SciPy sparse; nothing is changed in place.
+        X may be NumPy, CuPy, torch or SciPy sparse; nothing is changed in place. The arrays of the
+        result are new: consumers may overwrite them.
         """
 
     def write(
