@@ -82,9 +82,9 @@ class KeyFeatures:
         is_double = is_double or (gates is not None and _fall_far(gates))
         # Both sides are checked, and have the highest precision that one of them needs.
         self.dtype = self.xp.float64 if self._needs_double(is_double) else inputs.q.dtype
-        self.n_rows, n_keys = n_rows, inputs.k.shape[-2]
+        self.n_rows, n = n_rows, max(inputs.q.shape[-2], inputs.k.shape[-2])
         self._memory = _NEW, _NEW  # for a single block
-        if self.xp is np and (n_keys > n_rows or (gates is not None and n_keys > 1)):
+        if self.xp is np and n > (n_rows if gates is None else 1):
             self._memory = Memory(), Memory()
 
     def _needs_double(self, is_double):
