@@ -498,6 +498,9 @@ class Splits:
     def __len__(self):
         return len(self.tests)
 
+    def __iter__(self):
+        return zip(self.trains, self.tests, strict=True)
+
     def __getitem__(self, places):
         """Return a slice of the splits."""
         return Splits(self.trains[places], self.tests[places], self.n)
@@ -506,10 +509,7 @@ class Splits:
         """Return the splits of some of the rows, leaving out those without rows on a side."""
         place = np.full(self.n, -1)
         place[rows] = np.arange(len(rows))
-        pairs = [
-            [part[part >= 0] for part in (place[train], place[test])]
-            for train, test in zip(self.trains, self.tests, strict=True)
-        ]
+        pairs = [[moved[moved >= 0] for moved in (place[a], place[b])] for a, b in self]
         pairs = [pair for pair in pairs if all(map(len, pair))]
         if not pairs:
             raise ValueError(
@@ -534,9 +534,8 @@ class Splits:
     def are_folds(self):
         """Whether every row is tested once, and every split trains on all other rows."""
         rows, tested = np.arange(self.n), np.sort(np.concatenate(self.tests))
-        pairs = zip(self.trains, self.tests, strict=True)
         return np.array_equal(tested, rows) and all(
-            np.array_equal(train, np.delete(rows, test)) for train, test in pairs
+            np.array_equal(train, np.delete(rows, test)) for train, test in self
         )
 
 

@@ -49,7 +49,6 @@ POSITIVE = Interval(Real, 0, None, closed="neither")
 FEW_ROWS = 2048  # up to which the exact kernel is a feature map, with every row a landmark
 LEAVES = [Interval(Integral, 2, None, closed="left"), None]
 _WAVES = 1024  # frequencies of what landmarks lack of a drawn function
-_DRAWN = 2**22  # numbers of the weights of waves that are held at once
 
 
 class Ridge(KernelEstimator):
@@ -440,7 +439,8 @@ class ApproxKernelRidge(Regression, Ridge):
         n_samples = check_integer("n_samples", n_samples)
         solution, feature_map = self._fitted.solution, self._fitted.maps[0]
         X, (coef, intercept) = to_host(validate_rows(self, X, reset=False)), solution.linear
-        n_numbers = n_samples * coef.shape[1] * (2 * X.shape[0] + 3 * (len(coef) + 1))
+        n_coefs = 3 * (len(coef) + 1) + 4 * _WAVES * feature_map.is_projected
+        n_numbers = n_samples * coef.shape[1] * (2 * X.shape[0] + n_coefs)
         description = f"n_samples={n_samples} at {X.shape[0]} rows"
         check_fits(8 * n_numbers, description, "values and coefficients")
         rng = np.random.default_rng(draw_seed(random_state))
@@ -462,18 +462,14 @@ class ApproxKernelRidge(Regression, Ridge):
         landmarks, _ = feature_map.projected(X[:1, :])
         residual = landmarks.residual_waves(_WAVES, rng)
         sizes = posterior.deviation * np.sqrt(posterior.prior)
-        n_waves, functions = 2 * _WAVES * len(sizes), []
-        for start in range(0, n_samples, max(_DRAWN // n_waves, 1)):
-            n = min(max(_DRAWN // n_waves, 1), n_samples - start)
-            weights = np.moveaxis(rng.standard_normal((n, 2 * _WAVES, len(sizes))), 0, 2)
-            weights = weights * sizes[:, None]
+        weights = rng.standard_normal((n_samples, 2 * _WAVES, len(sizes)))
+        weights = np.moveaxis(weights, 0, 2) * sizes[:, None]
 
-            def drawn(features, block, weights=weights):
-                _, rows = feature_map.projected(block)
-                return np.tensordot(residual(rows, features.astype(np.float64)), weights, 1)
+        def drawn(features, block):
+            _, rows = feature_map.projected(block)
+            return np.tensordot(residual(rows, features.astype(np.float64)), weights, 1)
 
-            functions.append(self._of_features(X, feature_map, drawn)[0])
-        return np.concatenate(functions, axis=2)
+        return self._of_features(X, feature_map, drawn)[0]
 
     def _check_noise(self, what):
         """Raise if there are too few rows to estimate the noise."""
@@ -665,10 +661,7 @@ class ApproxKernelRidgeClassifier(Classification, Ridge):
 
     def _solution(self, fitted):
         n_classes, alpha, kept_rows = len(self.classes_), self._least_alpha(), fitted.kept_rows
-        if isinstance(kept_rows, ExactRows):
-            decision = DECISIONS["one-vs-one"] if n_classes > 2 else Argmax()
-        else:
-            decision = self._decision(0 if kept_rows is not None else fitted.n_columns)
+        decision = self._decision(0 if kept_rows is not None else fitted.n_columns)
         self.decisions_, problems = name_of(decision), decision.problems(n_classes)
         if kept_rows is not None:
             return kept_rows.solved(None if self.multilabel_ else problems, alpha)

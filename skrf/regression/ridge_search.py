@@ -154,9 +154,8 @@ class RidgeCV:
         sample = rows.first[0]
         if self.sigmas is not None:
             sigmas = sigma_grid(self.sigmas, data, _DECADES)
-        is_sample = data.statistics is not None  # of batches, whose rows have sums alone
         feature_map, map_per_split = None, False
-        if is_sample or not self._solves_pairs(data):
+        if not self._solves_pairs(data):
             sigma = float(sigmas[0]) if len(sigmas) else None
             feature_map = self._map_at(sigma, sample)
             map_per_split = needs_targets(feature_map, sample.map_y)
@@ -169,13 +168,13 @@ class RidgeCV:
             scorer=scorer_of(self),
             map_per_split=map_per_split,
             max_leaf_size=self.max_leaf_size,
+            classes=getattr(self, "classes_", None),
+            decision=self._decision_of(feature_map, len(sample.y)),
             verbose=self.verbose,
-            **self._of_classes(feature_map, len(sample.y)),
         )
 
-    def _of_classes(self, feature_map, n_rows):
-        """Return what a search knows of classes, by the names of its parameters."""
-        return {}
+    def _decision_of(self, feature_map, n_rows):
+        """Return the decision of a search, None if there is none to make."""
 
     def _set_result(self, result):
         """Set what a search tells."""
@@ -509,13 +508,11 @@ class ApproxKernelRidgeClassifierCV(RidgeCV, ApproxKernelRidgeClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _of_classes(self, feature_map, n_rows):
-        """Return what a search knows of classes."""
+    def _decision_of(self, feature_map, n_rows):
         if self.multilabel_:
-            return {"is_multilabel": True}
+            return None
         is_whole = feature_map is None or self.max_leaf_size is not None
-        n_columns = 0 if is_whole else columns_of(feature_map, n_rows) or 0
-        return {"classes": self.classes_, "decision": self._decision(n_columns)}
+        return self._decision(0 if is_whole else columns_of(feature_map, n_rows) or 0)
 
     def _solves_pairs(self, data):
         return self.sigmas is not None and super()._solves_pairs(data)

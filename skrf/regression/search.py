@@ -403,7 +403,7 @@ class FeatureSource:
             shape = data.targets.shape
             nothing = RidgeSums({}, (feature_map,) * 2, shape, 0, self.least_alpha)
             sums = sums_of_splits(nothing, data, splits)
-        for of_train, train, test in zip(sums, splits.trains, splits.tests, strict=True):
+        for of_train, (train, test) in zip(sums, splits, strict=True):
             test = as_slice(test)
             features = features_of(feature_map, take(data.X, test))
             if problems is None:
@@ -463,8 +463,8 @@ class KernelSource:
 
     def predict(self, sigma: float, alphas: Sequence[float], problems, n_splits=None):
         """Return the `HeldOutPredictions` of every split; see `FeatureSource`."""
-        results, splits = [], self.splits[:n_splits]
-        for train, test in zip(splits.trains, splits.tests, strict=True):
+        results = []
+        for train, test in self.splits[:n_splits]:
             train, test = in_order_of_classes(self.data.part(train)), self.data.part(test)
             rows = to_host(train.X)
             gram, cross = (kernel_between(to_host(side.X), rows, sigma) for side in (train, test))
@@ -646,11 +646,9 @@ class RidgeSearch:
     map_per_split : bool, default=False
         Whether every split has a map of its own, because it learns from targets.
     classes : ndarray, default=None
-        Labels; None where targets are numbers, or several labels per row.
-    is_multilabel : bool, default=False
-        Whether rows have several labels.
+        Labels; None where targets are numbers.
     decision : Decision, default=None
-        What classes are decided by.
+        What classes are decided by; None where targets are numbers, or several labels per row.
     max_leaf_size : int, default=None
         As of the estimator.
     verbose : int, default=0
@@ -664,7 +662,6 @@ class RidgeSearch:
     scorer: Callable | None = None
     map_per_split: bool = False
     classes: np.ndarray | None = None
-    is_multilabel: bool = False
     decision: Decision | None = None
     max_leaf_size: int | None = None
     verbose: int = 0
@@ -739,7 +736,7 @@ class RidgeSearch:
         """
         targets = source.data.targets
         unit, rounding = float(targets.unit.max()), ROUNDING
-        if not targets.n_classes and not self.is_multilabel:
+        if self.classes is None:
             # Errors come from far larger squares.
             rounding *= np.var(targets(slice(None)), axis=0).mean()
         equal, alphas, problems = Ties(rounding=rounding, unit=unit), self.alphas, None
@@ -777,10 +774,10 @@ class RidgeSearch:
         if self.n_classes:
             return predictions.known_decisions(place, self.decision, self.classes)
         values, rows = predictions.values[place], predictions.rows
-        if self.is_multilabel:
-            labels = (values > rounding_of(rows.X)).astype(int)
-            return KnownDecisions(np.arange(values.shape[1]), labels, values)
-        return KnownPredictions(values.reshape(rows.y.shape))
+        if self.classes is None:
+            return KnownPredictions(values.reshape(rows.y.shape))
+        labels = (values > rounding_of(rows.X)).astype(int)
+        return KnownDecisions(self.classes, labels, values)
 
     def _look(self, source, points, n_splits=None):
         """Return a `Look` at every point; points that share a sigma share its features."""
