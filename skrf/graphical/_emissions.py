@@ -8,11 +8,10 @@ from scipy.linalg import solve_triangular
 
 from .._typing import Array, RandomState
 from .._validation import draw_seed, naming
-from ._potentials import as_array, unmasked
+from ._potentials import as_array, check_entries, unmasked
 
 _FLOOR = 1e-6  # of variances, as a share of the variance of a column
 _LEAST_ROOT = 1e-12  # of what variances have above the floor, as a share of them
-_LARGEST = 1e140  # entries of rows up to which sums of squares are finite
 _KINDS = {
     "diag": "diagonal",
     "full": "symmetric",
@@ -414,10 +413,7 @@ def check_rows(X, width=None):
         raise ValueError(f"X must have shape (n_samples, {wanted}), got {np.shape(X)}.")
     if not np.isfinite(rows).all():
         raise ValueError("X must hold finite numbers, or NaN or a mask where one is missing.")
-    if np.abs(rows).max() > _LARGEST:
-        raise ValueError(
-            f"X must hold entries up to {_LARGEST:g}, got one of {np.abs(rows).max():.4g}."
-        )
+    check_entries("X", rows)
     return np.ma.array(rows, mask=mask) if mask.any() else rows
 
 

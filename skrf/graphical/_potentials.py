@@ -28,7 +28,7 @@ from ..features import (
     prepared,
 )
 
-_LARGEST = 1e140  # entries of embeddings up to which products are finite
+_LARGEST = 1e140  # entries up to which products and sums of squares are finite
 _N_COMPONENTS = 256  # of the default features
 _N_EXACT = 1024  # states up to which the kernel itself takes about twice as long at most
 _REPEATS = 4e-15  # change of a message, relative to its logarithms, that is rounding
@@ -300,15 +300,20 @@ def unmasked(values):
     return (np.zeros(values.shape, int) if is_masked.all() else values.filled(0)), is_masked
 
 
+def check_entries(name, values):
+    """Raise if sums of squares and products of entries may overflow."""
+    largest = np.abs(values).max()
+    if largest > _LARGEST:
+        raise ValueError(f"{name} must hold entries up to {_LARGEST:g}, got one of {largest:.4g}.")
+
+
 def check_embeddings(embeddings, name="embeddings", width=None):
     """Return embeddings as a float64 array, or raise and name them."""
     with naming(name), np.errstate(invalid="ignore"):  # inf - inf
         embeddings = check_array(
             as_array(name, embeddings, np.float64), dtype=np.float64, input_name=name
         )
-    largest = np.abs(embeddings).max()
-    if largest > _LARGEST:
-        raise ValueError(f"{name} must hold entries up to {_LARGEST:g}, got one of {largest:.4g}.")
+    check_entries(name, embeddings)
     if width is not None and embeddings.shape[1] != width:
         raise ValueError(f"{name} has width {embeddings.shape[1]}; {width} is needed.")
     return embeddings

@@ -142,9 +142,10 @@ class TreeMRF(FieldModel):
 
     def _belief_propagation(self, _=None, unary=None):
         model, n_variables = self._model, self._size
-        parents = _rooted(self._own("edges"), n_variables)
+        edges = _checked(self._own("edges"), n_variables).tolist()
+        parents = _rooted(edges, n_variables)
         unary = self._unary_of(model.sizes(n_variables)) if unary is None else unary
-        return model.belief_propagation(parents, unary, set(map(tuple, self._edges(n_variables))))
+        return model.belief_propagation(parents, unary, set(map(tuple, edges)))
 
     def _check_states(self, assignments):
         sizes = [len(values) for values in self._belief_propagation().unary]
@@ -387,7 +388,7 @@ def _checked(edges, n_variables=None):
 def _rooted(edges, n_variables):
     """Return the parent of every variable except the first of each tree, ordered from these."""
     neighbours = [[] for _ in range(n_variables)]
-    for i, j in _checked(edges, n_variables).tolist():
+    for i, j in edges:
         neighbours[i].append(j)
         neighbours[j].append(i)
     parents = {}
