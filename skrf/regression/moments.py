@@ -78,7 +78,8 @@ def plain_features(feature_map, X, memory, n_more=0):
 
 def check_range(values):
     """Raise if features with signs have left the range of floats."""
-    if not bool(namespace(values).all(namespace(values).isfinite(values))):
+    xp = namespace(values)
+    if not bool(xp.all(xp.isfinite(values))):
         raise ValueError(
             "Features of X, or their products, exceed the range of floats: use a smaller sigma, "
             "rows of float64, or a map with positive features, whose rows are normalised."

@@ -367,11 +367,14 @@ class FeatureSource:
 
     @cached_property
     def _fits(self):
-        """What fits a map at a sigma, and the splits that share it."""
+        """What fits a map at a sigma, the splits that share it, and the rows that they test on."""
+        tests = [self.data.part(as_slice(test)) for test in self.splits.tests]
         if not self.map_per_split:
-            return [(self.fit, self.splits)]
-        alone = [self.splits[k : k + 1] for k in range(len(self.splits))]
-        return [(self._fit_to(self.data.part(split.trains[0])), split) for split in alone]
+            return [(self.fit, self.splits, tests)]
+        return [
+            (self._fit_to(self.data.part(train)), self.splits[k : k + 1], tests[k : k + 1])
+            for k, train in enumerate(self.splits.trains)
+        ]
 
     def predict(self, sigma: float, alphas: Sequence[float], problems=None, n_splits=None):
         """Return the `HeldOutPredictions` of every split, or of the first few.
@@ -389,12 +392,13 @@ class FeatureSource:
         """
         results = []
         with beside_threads(self.feature_map):
-            for fit, splits in self._fits[:n_splits]:
+            for fit, splits, tests in self._fits[:n_splits]:
                 feature_map = as_feature_map(fit(sigma))
-                results += self._of_map(feature_map, splits[:n_splits], alphas, problems)
+                sides = splits[:n_splits], tests[:n_splits]
+                results += self._of_map(feature_map, *sides, alphas, problems)
         return results
 
-    def _of_map(self, feature_map, splits, alphas, problems):
+    def _of_map(self, feature_map, splits, tests, alphas, problems):
         """Yield the `HeldOutPredictions` of splits that share a map."""
         data, sums = self.data, [None] * len(splits)
         if len(data.y) * (feature_map.n_columns or 1) <= _MOST_NUMBERS:
@@ -403,9 +407,8 @@ class FeatureSource:
             shape = data.targets.shape
             nothing = RidgeSums({}, (feature_map,) * 2, shape, 0, self.least_alpha)
             sums = sums_of_splits(nothing, data, splits)
-        for of_train, (train, test) in zip(sums, splits, strict=True):
-            test = as_slice(test)
-            features = features_of(feature_map, take(data.X, test))
+        for of_train, (train, test), rows in zip(sums, splits, tests, strict=True):
+            features = features_of(feature_map, take(data.X, as_slice(test)))
             if problems is None:
                 solutions = solve_problems(of_train.moments, problems, alphas)
                 values = values_of(solutions, features)
@@ -413,7 +416,7 @@ class FeatureSource:
                 values, solutions = _of_classes(
                     feature_map, data.part(train), features, alphas, problems
                 )
-            yield HeldOutPredictions(values, self.data.part(test), solutions)
+            yield HeldOutPredictions(values, rows, solutions)
 
 
 def _of_classes(feature_map, train, features, alphas, problems):
