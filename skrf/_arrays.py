@@ -43,8 +43,6 @@ class Library:
         Takes an array and a dtype of the library, and returns the array itself if it has the dtype.
     add, subtract, multiply, divide, exp : callable
         Arithmetic.
-    reshape : callable
-        Takes a temporary array and a shape: the result counts as new, the array is not used again.
     fill : callable
         Takes logarithms, where to replace them, in a shape that broadcasts to theirs, and a number.
     """
@@ -58,7 +56,6 @@ class Library:
     multiply: Callable
     divide: Callable
     exp: Callable
-    reshape: Callable
     fill: Callable
 
 
@@ -308,7 +305,6 @@ _NUMPY = Library(
     multiply=operator.imul,
     divide=operator.itruediv,
     exp=lambda X: np.exp(X, out=X),
-    reshape=np.reshape,
     fill=_fill,
 )
 
@@ -326,7 +322,6 @@ def _standard(xp):
         multiply=operator.mul,
         divide=operator.truediv,
         exp=xp.exp,
-        reshape=xp.reshape,
         fill=lambda X, where, value: xp.where(where, value, X),
     )
 
@@ -359,7 +354,6 @@ def _torch(xp):
         multiply=multiply,
         divide=operator.truediv,
         exp=lambda X: X.exp() if is_shared(X) else X.exp_(),
-        reshape=lambda X, shape: xp.ops.aten._unsafe_view(X.contiguous(), shape),  # no view of X
         fill=fill,
     )
 

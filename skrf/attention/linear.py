@@ -159,7 +159,7 @@ class KeyFeatures:
                 of_maps = [_signed(rows) for rows in of_maps]
             values, scale = (self._in_turn(arrays) for arrays in zip(*of_maps, strict=True))
         scale = None if scale is None else reshape(scale, (*lead, scale.shape[-1]))
-        return Rows(self.library.reshape(values, (*lead, values.shape[-1])), scale)
+        return Rows(reshape(values, (*lead, values.shape[-1])), scale)
 
     def _in_turn(self, arrays):
         """Return arrays (n, M) of maps, each for every so many sets, with all sets in order."""
@@ -373,11 +373,10 @@ def _products(do, queries, keys, values, earlier=None):
     size = _PART_ROWS if xp is np else _ARRAY_API_PART_ROWS
     keys, values = _in_parts(keys, size, xp), _in_parts(values, size, xp)
     queries = _heads_as_rows(xp.moveaxis(_in_parts(queries, size, xp), -4, -3), xp)
-    products, total = _lower(queries @ xp.matrix_transpose(keys), xp) @ values, None
+    turned, total = xp.matrix_transpose(keys), None
+    products = _lower(queries @ turned, xp) @ values
     if earlier is not None:
-        # With keys as the right factor, torch's gradients of keys need no transposed copy.
-        sums = xp.matrix_transpose(xp.matrix_transpose(values) @ keys)
-        earlier, total = _sums_before(do.cast(earlier, values.dtype), sums, xp)
+        earlier, total = _sums_before(do.cast(earlier, values.dtype), turned @ values, xp)
         products = do.add(products, queries @ earlier)
     products = xp.reshape(products, (*products.shape[:-2], -1, *values.shape[-2:]))
     return _heads_as_rows(xp.moveaxis(products, -3, -4), xp)[..., :n, :], total
