@@ -9,6 +9,8 @@ from .members import Limits, TrainingData, refit
 
 _ROWS = 1000  # of a half that are learned from or predicted
 _MOST_BYTES = 2e7  # of the rows that are kept
+_REPEATS = 8  # permutations of a column, whose mean counts,
+_PERMUTATIONS = 80  # but fewer where these are more in all
 
 
 @dataclass(eq=False)
@@ -64,6 +66,8 @@ class HeldOutRows:
         if self._importances is not None:
             return self._importances
         increases, rng = np.zeros(n_columns), self.data.rng()
+        sources = np.unique(table.sources)
+        n_repeats = int(np.clip(_PERMUTATIONS // len(sources), 1, _REPEATS))
         for place, rows in enumerate(self.validation_rows):
             learning = self.data.subset(np.setdiff1d(np.arange(len(self.data.weights)), rows))
             learning = replace(learning, X=table.columns_of_kernels(learning.X["laplacian"]))
@@ -73,11 +77,13 @@ class HeldOutRows:
 
             def total_loss(encoded, refitted=refitted, judged=judged):
                 columns = table.columns_of_kernels(encoded)
-                predictions = [member.predict(columns[member.kernel_]) for member in refitted]
+                predictions = [
+                    member.predict_in_leaf(columns[member.kernel_]) for member in refitted
+                ]
                 return judged.weights @ losses_of(predictions, judged)
 
             before = total_loss(encoded)
-            for source in np.unique(table.sources):
+            for source in np.repeat(sources, n_repeats):
                 permuted, is_column = encoded.copy(), table.sources == source
                 permuted[:, is_column] = rng.permutation(encoded[:, is_column])
                 increases[source] += total_loss(permuted) - before

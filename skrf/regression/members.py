@@ -573,6 +573,13 @@ class Member(NearFarSolution):
         return (values, np.concatenate(deviations)) if return_std else values
 
 
+    def predict_in_leaf(self, X):
+        """Return the regressions at rows, (n, V), in float32, where there is a single leaf."""
+        near_far = self.near_far
+        kernel = near_far.kernel(scaled(X, self.relevance_), near_far.X)
+        return kernel @ self.rows + self.intercept
+
+
 def fit_member(data, kernel, setting, half):
     """Return the `Member` with the scales of a half, fitted to all rows, and what judges it.
 
