@@ -722,11 +722,27 @@ def test_importances_are_computed_when_they_are_read():
     assert model.feature_importances_ is not important
 
 
-def test_lines_of_progress(capsys):
+def test_lines_of_progress(capsys, monkeypatch):
     X, y = load_wine(return_X_y=True)
-    KernelMachineClassifier(random_state=0, verbose=1).fit(X[::2], y[::2])
+    model = KernelMachineClassifier(random_state=0, verbose=1)
+    model.fit(X[::2], y[::2])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 and all(line.startswith("[fit]") for line in lines)
+    monkeypatch.setattr(kernel_machine, "_LONG", 0.0)
+    model.fit(X[::2], y[::2])
+    assert " s are expected, " in capsys.readouterr().out.splitlines()[1]
+
+
+def test_long_fits_are_expected_to_be_long():
+    """About 50 s for 200,000 rows, and ten times as many take ten times as long."""
+    seconds = []
+    for n in (200_000, 2_000_000):
+        X, limits = dict.fromkeys(SCALES, np.zeros((n, 1), np.float32)), Limits(400, 2500)
+        given = replace(data("numbers"), X=X, limits=limits)
+        seconds.append(given.expected_seconds(n_members=2))
+    assert 30 < seconds[0] < 90 and seconds[1] == pytest.approx(10 * seconds[0], rel=0.01)
+    two, three = (data(kind).expected_seconds(n_members=2) for kind in (2, 3))
+    assert three > 2 * two
 
 
 def test_many_classes_share_one_regression():

@@ -36,6 +36,7 @@ from .table import Table, categories_of, comparable, read_columns, warn_of_text
 _AUTO = ("laplacian", ("laplacian", 0.6), "gaussian")
 _MOST_PAIRED = 30  # classes, beyond which one regression has a target for each of them
 _MOST_HALVED = 5000  # distinct rows, beyond which a sample learns scales and all others judge
+_LONG = 60.0  # seconds, beyond which a fit says how many it expects
 _FEW = 8  # distinct rows, below which no scales are learned
 _MOST_LOGIT = 12.0
 _LEAST_WEIGHT = 1e-12  # relative to the largest
@@ -90,13 +91,12 @@ class Blend:
     @serial_blas()
     def predictions_and_variances(self, rows):
         """Return also each kernel's variances of the targets, in units of that of the noise."""
-        predictions, variances = [], []
+        of_kernels = []
         for halves in self.members:
             pairs = [member.predict(rows[member.kernel_], return_std=True) for member in halves]
             values, deviations = zip(*pairs, strict=True)
-            predictions.append(np.mean(values, axis=0))
-            variances.append(np.mean(np.square(deviations), axis=0))
-        return predictions, variances
+            of_kernels.append((np.mean(values, axis=0), np.mean(np.square(deviations), axis=0)))
+        return zip(*of_kernels, strict=True)
 
 
 def deviations(weights, predictions, variances, variance_scale):
@@ -260,6 +260,10 @@ class _KernelMachine(EstimatorBase):
         )
         if problems == []:  # of a single class
             return draft, FittedMembers(data, table, [], [], [], None)
+        of_names = kernels if len(first) <= limits.leaf else {kernel.name for kernel in kernels}
+        seconds = data.expected_seconds(len(of_names) * (1 + (len(first) <= _MOST_HALVED)))
+        if seconds > _LONG:
+            progress(f"about {10 * round(seconds / 10)} s are expected")
         halves = self._halves(data, kernels, progress)
         settings = self._settings(data, halves, kernels, progress)
         judged = np.sort(np.concatenate([half.validation_rows for half in halves]))
@@ -386,7 +390,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
     random_state : int, RandomState instance or None, default=None
         Seed of halves, samples and landmarks.
     verbose : int, default=0
-        With 1, print a line for every step of a fit.
+        With 1, print a line for every step of a fit, and first how long one above a minute takes.
 
     Attributes
     ----------
@@ -529,14 +533,11 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             loo_predictions = np.column_stack([np.zeros(len(codes)), weights @ logits + offset])
             parameters = {"offset": offset, "smoothing": 1 / data.weights.sum()}
         else:
-            n_modes = len(data.modes)
-            parts = [part for values in predictions for part in np.hsplit(values, n_modes)]
+            of_modes = _of_modes(predictions, len(data.modes))
             calibrations = [
-                ClassCalibration.of(part, codes, data.weights, n_classes) for part in parts
+                ClassCalibration.of(values, codes, data.weights, n_classes) for values in of_modes
             ]
-            logs = np.stack([
-                calibration(part) for calibration, part in zip(calibrations, parts, strict=True)
-            ])  # fmt: skip
+            logs = _calibrated(calibrations, of_modes)
             weights = weights_of_classes(logs, codes, data.weights)
             loo_predictions = np.tensordot(weights, logs, 1)
             parameters = {"calibrations": calibrations}
@@ -591,8 +592,7 @@ class KernelMachineClassifier(ClassifierMixin, _KernelMachine):
             logits = [_logits(values) for values in predictions]
             return np.tensordot(blend.weights, logits, 1) + blend.offset
         n_modes = len(blend.calibrations) // len(predictions)
-        parts = [part for values in predictions for part in np.hsplit(values, n_modes)]
-        logs = [calibrate(part) for calibrate, part in zip(blend.calibrations, parts, strict=True)]
+        logs = _calibrated(blend.calibrations, _of_modes(predictions, n_modes))
         return log_softmax(np.tensordot(blend.weights, logs, 1), axis=1)
 
     def predict_proba(self, X: Array) -> np.ndarray:
@@ -648,6 +648,17 @@ def _logits(values):
     return np.clip(2 * values[:, 0], -_MOST_LOGIT, _MOST_LOGIT)
 
 
+def _of_modes(predictions, n_modes):
+    """Return the predictions of every kernel and mode."""
+    return [part for values in predictions for part in np.hsplit(values, n_modes)]
+
+
+def _calibrated(calibrations, of_modes):
+    """Return the logarithms of probabilities, (m, n, K)."""
+    pairs = zip(calibrations, of_modes, strict=True)
+    return np.stack([calibration(values) for calibration, values in pairs])
+
+
 class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     """Predict numbers from tables of numbers and categories by a blend of kernel machines.
 
@@ -673,7 +684,7 @@ class KernelMachineRegressor(RegressorMixin, _KernelMachine):
     random_state : int, RandomState instance or None, default=None
         Seed of halves, samples and landmarks.
     verbose : int, default=0
-        With 1, print a line for every step of a fit.
+        With 1, print a line for every step of a fit, and first how long one above a minute takes.
 
     Attributes
     ----------

@@ -32,6 +32,7 @@ from .near_far import (
     Tree,
     leave_one_out,
     leaves_of,
+    problem_targets,
     sampled,
     solve_near_far,
 )
@@ -316,6 +317,19 @@ class TrainingData:
             codes=None if self.codes is None else self.codes[rows],
         )
 
+    def expected_seconds(self, n_members):
+        """Return about how long the fits of members take, on one core of a recent processor."""
+        n_rows, n_landmarks, n_problems, share = len(self.X["laplacian"]), 0, 1, 1.0
+        n_leaves = int(np.ceil(n_rows / self.limits.leaf))
+        if n_leaves > 1:  # they are about three quarters full
+            n_leaves, n_landmarks = 4 * n_leaves / 3, self.limits.n_landmarks
+        if self.problems is not None:
+            n_problems = len(self.problems)
+            share = len(self.problems[0].groups) / (1 + self.codes.max())
+        m, per_row, per_leaf = share * n_rows / n_leaves, 4e-8 * n_landmarks, 2e-8 * n_landmarks**2
+        n_solutions = n_members * len(self.modes) * n_problems * n_leaves
+        return n_solutions * (m * (3e-11 * m**2 + per_row) + per_leaf)
+
     def learn_scales(self, kernel, learning_rows, validation_rows):
         """Return scales of every round that suits rows of another half; the first are None."""
         parts = []
@@ -572,7 +586,6 @@ class Member(NearFarSolution):
         values = np.concatenate(values) + self.intercept
         return (values, np.concatenate(deviations)) if return_std else values
 
-
     def predict_in_leaf(self, X):
         """Return the regressions at rows, (n, V), in float32, where there is a single leaf."""
         near_far = self.near_far
@@ -599,18 +612,11 @@ def fit_member(data, kernel, setting, half):
 
 def _fit_member(data, kernel, near_far, alpha, validation_rows):
     expansions, loo_predictions, fits = [], [], []
-    if data.codes is not None:
-        counts = np.bincount(data.codes, minlength=1 + max(p.groups.max() for p in data.problems))
     for is_logistic in data.modes:
-        for problem in data.problems or [None]:
-            rows, targets = np.arange(len(data.row_to_distinct)), data.targets
-            if problem is not None:
-                if problem.lacks_a_side(counts):
-                    level = problem.only_target(counts)
-                    expansions.append((np.zeros((0, 1)), np.zeros((len(near_far.X), 1)), level))
-                    continue
-                rows = np.flatnonzero(np.isin(data.codes, problem.groups))
-                targets = problem.targets[np.searchsorted(problem.groups, data.codes[rows])]
+        for rows, targets, level in problem_targets(data.problems, data.codes, data.targets):
+            if rows is None:
+                expansions.append((np.zeros((0, 1)), np.zeros((len(near_far.X), 1)), level))
+                continue
             distinct = near_far.distinct_rows(rows, data.weights[rows])
             fit = fits.pop(0) if is_logistic and fits else None
             if fit is None:
@@ -620,7 +626,7 @@ def _fit_member(data, kernel, near_far, alpha, validation_rows):
             if is_logistic:
                 working, of_rows = logistic_step(fit, distinct, targets, alpha)
                 fit = solve_near_far(near_far, distinct, distinct.means(working), of_rows)
-            elif problem is not None:
+            elif data.problems is not None:
                 fits.append(fit)  # from which the logistic step goes on
             expansions.append(fit.expansion(distinct, len(near_far.X)))
             left, inverse = leave_one_out(fit, distinct, working, of_rows, data.weights[rows])

@@ -746,6 +746,33 @@ class LeafPosterior:
         return np.sqrt(variances[:, None] + 1) * self.deviation
 
 
+def problem_targets(problems, codes, targets):
+    """Yield the rows and targets of each problem, or its level where a side has no rows.
+
+    Parameters
+    ----------
+    problems : sequence of Problem or None
+        What is solved for among the classes; None is all targets.
+    codes : ndarray of int of shape (n,) or None
+        Classes of the rows.
+    targets : ndarray of shape (n, T)
+        The targets without problems.
+    """
+    if problems is None:
+        yield np.arange(len(targets)), targets, None
+        return
+    # The last classes may have no rows.
+    counts = np.bincount(codes, minlength=1 + max(problem.groups.max() for problem in problems))
+    for problem in problems:
+        if problem.lacks_a_side(counts):
+            yield None, None, problem.only_target(counts)
+            continue
+        of_class = np.zeros((len(counts), problem.targets.shape[1]))
+        of_class[problem.groups] = problem.targets
+        rows = np.flatnonzero(np.isin(codes, problem.groups))
+        yield rows, of_class[codes[rows]], None
+
+
 @dataclass(frozen=True, eq=False)
 class NearFarRows:
     """All rows, with exact residuals within leaves, in the place of moments of features.
@@ -787,23 +814,6 @@ class NearFarRows:
         """Number of rows of the largest leaf."""
         return int(np.diff(self.near_far.bounds).max())
 
-    def _problem_targets(self, problems):
-        """Yield the rows and targets of each problem, or its level where a side has no rows."""
-        if problems is None:
-            yield np.arange(len(self.targets)), self.targets, None
-            return
-        # The last classes may have no rows.
-        n_classes = 1 + max(problem.groups.max() for problem in problems)
-        counts = np.bincount(self.codes, minlength=n_classes)
-        for problem in problems:
-            if problem.lacks_a_side(counts):
-                yield None, None, problem.only_target(counts)
-                continue
-            of_class = np.zeros((len(counts), problem.targets.shape[1]))
-            of_class[problem.groups] = problem.targets
-            rows = np.flatnonzero(np.isin(self.codes, problem.groups))
-            yield rows, of_class[self.codes[rows]], None
-
     def solved(self, problems, alpha, sizes=None, noise=None):
         """Return the `NearFarSolution` of problems among classes, or of all targets.
 
@@ -812,7 +822,7 @@ class NearFarRows:
         near_far = self.near_far
         n_rows, n_columns = len(near_far.X), near_far.features(near_far.X[:0]).shape[1]
         expansions, posterior = [], None
-        for rows, targets, level in self._problem_targets(problems):
+        for rows, targets, level in problem_targets(problems, self.codes, self.targets):
             if rows is None:
                 nothing = np.zeros((n_columns, len(level))), np.zeros((n_rows, len(level)))
                 expansions.append((*nothing, level))
@@ -847,8 +857,8 @@ class NearFarRows:
             Returns the weight of all rows for which these leaves stand, of a problem or of None.
         """
         near_far, of_problems = self.near_far, []
-        regressions = zip(problems or [None], self._problem_targets(problems), strict=True)
-        for problem, (rows, targets, level) in regressions:
+        regressions = problem_targets(problems, self.codes, self.targets)
+        for problem, (rows, targets, level) in zip(problems or [None], regressions, strict=True):
             if rows is None:
                 shape = len(alphas), len(near_far.row_to_distinct), len(level)
                 of_problems.append(np.broadcast_to(level, shape))
