@@ -152,16 +152,16 @@ class FittedMembers:
 
         The others would take time and add nothing.
         """
-        parts = np.split(weights, len(self.members)) if self.members else []
-        chosen = [k for k, part in enumerate(parts) if part.any()]
+        of_kernels = np.split(weights, len(self.members)) if self.members else []
+        used = [k for k, weights in enumerate(of_kernels) if weights.any()]
         if calibrations:
             n = len(self.data.modes)
-            places = [n * k + mode for k in chosen for mode in range(n)]
+            places = [n * k + mode for k in used for mode in range(n)]
             parameters["calibrations"] = [calibrations[place] for place in places]
-        kept = np.concatenate([np.zeros(0), *(parts[k] for k in chosen)])
-        members = [self.members[k] for k in chosen]
-        blend = Blend(self.table, members, kept, held_out=self.held_out, **parameters)
-        return blend, np.array([part.sum() for part in parts])
+        used_weights = np.concatenate([np.zeros(0), *(of_kernels[k] for k in used)])
+        members = [self.members[k] for k in used]
+        blend = Blend(self.table, members, used_weights, held_out=self.held_out, **parameters)
+        return blend, np.array([weights.sum() for weights in of_kernels])
 
 
 def _normalised_weights(weights, factors):

@@ -332,7 +332,7 @@ class TrainingData:
 
     def learn_scales(self, kernel, learning_rows, validation_rows):
         """Return scales of every round that suits rows of another half; the first are None."""
-        parts = []
+        sides = []
         for rows in (learning_rows, validation_rows):
             kept, row_to_distinct = np.unique(self.row_to_distinct[rows], return_inverse=True)
             distinct = DistinctRows(
@@ -340,13 +340,13 @@ class TrainingData:
             )
             sample = np.sort(self.rng().permutation(len(kept))[:SCALE_ROWS])
             means = distinct.means(self.targets[rows])[sample]
-            parts.append((self.X[kernel.name][kept[sample]], distinct.totals[sample], means))
-        if min(len(part[0]) for part in parts) < 2:
+            sides.append((self.X[kernel.name][kept[sample]], distinct.totals[sample], means))
+        if min(len(side[0]) for side in sides) < 2:
             return [None]
-        learner, groups = kernel.scale_learner(len(parts[0][0][0])), self.groups.get(kernel.name)
+        learner, groups = kernel.scale_learner(len(sides[0][0][0])), self.groups.get(kernel.name)
         if learner is not Directions:
             learner = partial(learner, groups=groups)
-        scales = [scales.astype(np.float32) for _, scales in rounds(learner, *parts)]
+        scales = [scales.astype(np.float32) for _, scales in rounds(learner, *sides)]
         return [None, *scales[1:]]
 
 

@@ -91,13 +91,13 @@ class _ScalesFromTargets(TakesBatches, TransformerMixin, EstimatorBase):
         moments = Moments.of(X, weights, full=self._is_full, sizes=False)
         total = moments.variances.sum()
         rng = np.random.default_rng(draw_seed(self.random_state))
-        rows, *others = _sample(X, y, weights, self.n_samples, rng, is_class)
+        rows, *weights_and_targets = _sample(X, y, weights, self.n_samples, rng, is_class)
         rows, columns = _varying(rows)
         if total > 0 and len(columns):
-            scales = draft._learned(rows / np.sqrt(total), *others, is_class)
+            scales = draft._learn_scales(rows / np.sqrt(total), *weights_and_targets, is_class)
         else:
             columns, scales = columns[:0], None
-        draft._keep(moments, columns, scales)
+        draft._set_scales(moments, columns, scales)
         return commit(self, draft)
 
     def _targets(self, X, y):
@@ -255,14 +255,14 @@ class RelevanceScaler(OneToOneFeatureMixin, _ScalesFromTargets):
             )
         return targets, is_class
 
-    def _learned(self, rows, weights, shares, y, is_class):
+    def _learn_scales(self, rows, weights, shares, y, is_class):
         if self.criterion == "gradients":
             return learned_scales(Multipliers, rows, weights, y, is_class)
         if self.criterion == "evidence":
             return np.exp(_by_evidence(rows, weights, shares, y))
         return np.exp((_stopped if is_class else _maximum)(rows, weights, shares, y))
 
-    def _keep(self, moments, columns, scales):
+    def _set_scales(self, moments, columns, scales):
         variances = moments.variances
         self.relevance_ = np.ones(len(variances))
         if len(columns):
@@ -373,10 +373,10 @@ class RelevanceProjection(ClassNamePrefixFeaturesOutMixin, _ScalesFromTargets):
         self.n_samples = n_samples
         self.random_state = random_state
 
-    def _learned(self, rows, weights, shares, y, is_class):
+    def _learn_scales(self, rows, weights, shares, y, is_class):
         return learned_scales(Directions, rows, weights, y, is_class)
 
-    def _keep(self, moments, columns, scales):
+    def _set_scales(self, moments, columns, scales):
         self.components_ = np.eye(len(moments.step))
         if len(columns):
             self.components_[np.ix_(columns, columns)] = scales
@@ -418,7 +418,7 @@ def _sample(X, y, weights, most, rng, is_class):
 
 
 def _varying(rows):
-    """Return centred dense float64 rows without constant columns, and indices of the rest."""
+    """Return centred dense float64 rows without constant columns, and indices of the others."""
     columns = np.arange(rows.shape[1])
     if sp.issparse(rows):
         columns = np.unique(rows.indices)
@@ -513,14 +513,14 @@ def _log_probabilities(logs, train, test):
 def _stopped(X, weights, shares, y):
     """Return the log multipliers of as many steps as suit rows that these have not seen."""
     rows = X, weights, shares, np.equal.outer(y, np.unique(y)).astype(np.float64)
-    # Parts of all classes, whatever the order of the rows and the names of the labels.
+    # Folds of all classes, whatever the order of the rows and the names of the labels.
     order = np.argsort(row_codes(X), kind="stable")
     order = order[np.argsort(by_first(y[order]), kind="stable")]
-    part = np.empty(len(X), int)
-    part[order] = np.arange(len(X)) % _FOLDS
+    folds = np.empty(len(X), int)
+    folds[order] = np.arange(len(X)) % _FOLDS
     scores = np.zeros(_STEPS + 1)
     for k in range(_FOLDS):
-        is_test = part == k
+        is_test = folds == k
         train, test = ([values[chosen] for values in rows] for chosen in (~is_test, is_test))
         if 2 <= len(train[0]) < len(X):
             path = _path(_LeaveOneOut(*train, is_class=True))
@@ -592,24 +592,24 @@ class _Evidence:
         multipliers, alpha = np.exp(logs[:-1]), np.exp(logs[-1])
         n, n_targets = self.targets.shape
         products = (self.X * multipliers) @ self.projections.T
-        parts = np.sin(products), np.cos(products)
-        features = np.concatenate(parts, axis=1) / np.sqrt(_N_PROJECTIONS)
+        sines, cosines = np.sin(products), np.cos(products)
+        features = np.concatenate([sines, cosines], axis=1) / np.sqrt(_N_PROJECTIONS)
         features = (features - self.shares @ features) * self.roots
         gram = features.T @ features
         gram[np.diag_indices_from(gram)] += alpha
         factor = cho_factor(gram, lower=True)
         coef = cho_solve(factor, features.T @ self.targets)
-        rest = self.targets - features @ coef
+        residuals = self.targets - features @ coef
         penalties = np.sum(coef**2, axis=0)
-        squares = np.sum(rest**2, axis=0) + alpha * penalties
+        squares = np.sum(residuals**2, axis=0) + alpha * penalties
         log_determinant = 2 * np.log(np.diagonal(factor[0])).sum() - len(gram) * logs[-1]
         loss = (n - 1) * np.log(squares).sum() + n_targets * log_determinant
         inverse = cho_solve(factor, np.eye(len(gram)))
-        slopes = n_targets * (features @ inverse) - (n - 1) * (rest / squares) @ coef.T
+        slopes = n_targets * (features @ inverse) - (n - 1) * (residuals / squares) @ coef.T
         slopes = 2 * self.roots * slopes
         slopes -= np.outer(self.shares, slopes.sum(axis=0))  # before they are centred
-        sines, cosines = np.split(slopes / np.sqrt(_N_PROJECTIONS), 2, axis=1)
-        by_products = sines * parts[1] - cosines * parts[0]
+        by_sines, by_cosines = np.split(slopes / np.sqrt(_N_PROJECTIONS), 2, axis=1)
+        by_products = by_sines * cosines - by_cosines * sines
         by_logs = np.einsum("nj,nj->j", by_products @ self.projections, self.X) * multipliers
         by_alpha = (n - 1) * np.sum(penalties / squares) + n_targets * np.trace(inverse)
         by_alpha = alpha * by_alpha - n_targets * len(gram)
