@@ -87,6 +87,7 @@ class FeatureMachine(ABC):
 
     exponent: int
     start: Callable
+    between: Callable  # the distances of all pairs of scaled rows
 
     def __init__(self, X, weights, targets, groups=None):
         self.groups = groups
@@ -98,10 +99,6 @@ class FeatureMachine(ABC):
     @abstractmethod
     def scaled(self, X):
         """Return scaled rows."""
-
-    @abstractmethod
-    def between(self, X, Y):
-        """Return the distances of all pairs of scaled rows."""
 
     @abstractmethod
     def slopes(self, at):
@@ -155,7 +152,7 @@ class FeatureMachine(ABC):
 class Multipliers(FeatureMachine):
     """With a scale per column, and the kernel exp(-|x - y|_1)."""
 
-    exponent, start = 1, staticmethod(np.ones)
+    exponent, start, between = 1, staticmethod(np.ones), staticmethod(l1_distances)
 
     def __init__(self, X, weights, targets, groups=None):
         super().__init__(X, weights, targets, groups)
@@ -170,10 +167,6 @@ class Multipliers(FeatureMachine):
     def scaled(self, X):
         """Return scaled rows, without the columns whose scale is 0."""
         return scaled_columns(X, self.scales)
-
-    def between(self, X, Y):
-        """Return the L1 distances of all pairs of scaled rows."""
-        return l1_distances(X, Y)
 
     def slopes(self, at):
         """Return the mean squares of -sum_m coef_m k(x, z_m) sign(x - z_m) at rows x."""
@@ -221,14 +214,10 @@ class Multipliers(FeatureMachine):
 class GaussianMultipliers(Multipliers):
     """With a scale per column, and the kernel exp(-|x - y|^2), for many columns."""
 
-    exponent = 2
+    exponent, between = 2, staticmethod(l2_distances)
 
     def __init__(self, X, weights, targets, groups=None):
         FeatureMachine.__init__(self, X, weights, targets, groups)
-
-    def between(self, X, Y):
-        """Return the Euclidean distances of all pairs of scaled rows."""
-        return l2_distances(X, Y)
 
     def slopes(self, at):
         """Return the mean squares of -sum_m coef_m k(x, z_m) (x - z_m) at rows x."""

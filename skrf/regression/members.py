@@ -458,8 +458,8 @@ class MemberSearch:
         for half in halves if settings else ():
             scaled_rows, rows, share = self.sample(round_number, half)
             near_far, weights = scaled_rows.near_far_kernel(kernel, width), self.data.weights[rows]
-            has_all = len(scaled_rows.row_to_distinct) > len(rows)
-            distinct = near_far.distinct_rows(rows if has_all else np.arange(len(rows)), weights)
+            places = rows if self.in_leaves else np.arange(len(rows))
+            distinct = near_far.distinct_rows(places, weights)
             targets, is_validation = self.data.targets[rows], np.isin(rows, half.validation_rows)
             for k, setting in enumerate(settings):
                 means, alpha = distinct.means(targets), setting.alpha
