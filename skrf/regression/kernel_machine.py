@@ -212,10 +212,9 @@ class _KernelMachine(EstimatorBase):
             )
         return sorted(kernels, key=lambda kernel: kernel.name == "gaussian")
 
-    def _fit(self, X, y, sample_weight):
-        """Return a draft, and the `FittedMembers`."""
-        self._validate_params()
-        kernels, draft = self._kernels(), draft_of(self)
+    def _read(self, X, y, sample_weight):
+        """Return a draft, the `TrainingData` and the `Table`."""
+        draft = draft_of(self)
         columns, kinds = read_columns(draft, X, reset=True)
         names = getattr(draft, "feature_names_in_", None)
         by_dtype = [kind != "number" for kind in kinds]
@@ -248,8 +247,6 @@ class _KernelMachine(EstimatorBase):
         by_default = isinstance(self.categorical_features, str)
         are_undeclared = [by_default and kind == "text" for kind in kinds]
         warn_of_text(columns, are_undeclared, table, names_of(draft, len(columns)).tolist())
-        progress = Progress(self.verbose)
-        progress(f"{encoded.shape[0]} rows, {encoded.shape[1]} columns of numbers")
         seed = draw_seed(self.random_state)
         _, first, number = np.unique(row_codes(encoded), return_index=True, return_inverse=True)
         rows = table.columns_of_kernels(encoded[first])
@@ -258,10 +255,20 @@ class _KernelMachine(EstimatorBase):
         data = TrainingData(
             rows, number, weights, targets, codes, problems, limits, seed, groups=groups
         )
-        if problems == []:  # of a single class
+        return draft, data, table
+
+    def _fit(self, X, y, sample_weight):
+        """Return a draft, and the `FittedMembers`."""
+        self._validate_params()
+        kernels, progress = self._kernels(), Progress(self.verbose)
+        draft, data, table = self._read(X, y, sample_weight)
+        n_distinct, n_columns = data.X["laplacian"].shape
+        progress(f"{len(data.weights)} rows, {n_columns} columns of numbers")
+        if data.problems == []:  # of a single class
             return draft, FittedMembers(data, table, [], [], [], None)
-        of_names = kernels if len(first) <= limits.leaf else {kernel.name for kernel in kernels}
-        seconds = data.expected_seconds(len(of_names) * (1 + (len(first) <= _MOST_HALVED)))
+        has_leaves = n_distinct > data.limits.leaf
+        of_names = {kernel.name for kernel in kernels} if has_leaves else kernels
+        seconds = data.expected_seconds(len(of_names) * (1 + (n_distinct <= _MOST_HALVED)))
         if seconds > _LONG:
             progress(f"about {10 * round(seconds / 10)} s are expected")
         halves = self._halves(data, kernels, progress)
