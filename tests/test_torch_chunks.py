@@ -109,6 +109,13 @@ def test_steps_are_one_call(sizes):
         torch.testing.assert_close(gradient, of_whole, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("state", [None, AttentionState()], ids=["none", "of an operator"])
+def test_steps_take_no_other_states(state):
+    attend = RandomFeatureAttention(is_causal=True, random_state=0)
+    with pytest.raises(TypeError, match=r"state must come from init_state\(\) or step\(\), got "):
+        attend.step(*inputs(1), state)
+
+
 def test_a_state_is_a_pytree_that_goes_through_files():
     attend = RandomFeatureAttention(is_causal=True, random_state=0)
     assert attend.init_state().sums is None

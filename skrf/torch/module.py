@@ -422,8 +422,12 @@ class RandomFeatureAttention(nn.Module):
         ------
         ValueError
             If the state was made for other widths, heads or batches.
+        TypeError
+            If it is no `StreamState`.
         """
         self.init_state()
+        if not isinstance(state, StreamState):
+            raise TypeError(f"state must come from init_state() or step(), got {state!r:.60}.")
         inputs = checked_tensors(query, key, value)
         check_is_eager(inputs, has_func_grad=False)
         if self.training and self.dropout:
