@@ -272,6 +272,9 @@ def test_of_equal_points_the_simplest_is_chosen():
     }
     assert search.best(KERNELS[0]) == Hyperparameters(0, 1.0, 1.0)
     assert search.best(*KERNELS) == Hyperparameters(2, 1.0, 1.0)
+    assert search.best_kernel() == KERNELS[1]
+    search.errors[KERNELS[0], Hyperparameters(2, 1.0, 0.1)] = 0.4 * (1 + 5e-6)
+    assert search.best_kernel() == KERNELS[0]
 
 
 def test_a_search_climbs_to_a_local_minimum():

@@ -486,8 +486,15 @@ class MemberSearch:
         return min(candidates, key=lambda setting: (setting.round, -setting.width, -setting.alpha))
 
     def best_kernel(self):
-        """Return the kernel of least error, which compares if all had the same rounds."""
-        return min(self.errors, key=self.errors.get)[0]
+        """Return the kernel of least error, of equals the first.
+
+        Errors compare if all kernels had the same rounds.
+        """
+        least = {}
+        for (kernel, _), error in self.errors.items():
+            least[kernel] = min(error, least.get(kernel, np.inf))
+        bound = (1 + _SAME) * min(least.values())
+        return next(kernel for kernel, error in least.items() if error <= bound)
 
     def search(self, kernel):
         """Return the best `Hyperparameters` of a kernel, climbing from those of the last kernel."""
