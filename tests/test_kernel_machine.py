@@ -288,6 +288,12 @@ def test_a_search_climbs_to_a_local_minimum():
     assert error <= min(near) * (1 + 1e-5)
 
 
+def test_one_landmark_is_enough_for_leaves():
+    X = RNG.normal(size=(60, 2))
+    model = KernelMachineRegressor(1, max_leaf_size=20, kernels=["laplacian"], random_state=0)
+    assert model.fit(X, X[:, 0]).score(X, X[:, 0]) > 0.8
+
+
 # ---------------------------------------------------------------- blends
 
 

@@ -180,7 +180,7 @@ class Limits:
     @property
     def of_trials(self):
         """Less of both, with which the same hyperparameters are best in a fraction of the time."""
-        return Limits(self.n_landmarks // 2, max(2, 3 * self.leaf // 10))
+        return Limits(max(1, self.n_landmarks // 2), max(2, 3 * self.leaf // 10))
 
 
 @dataclass(frozen=True, eq=False)
