@@ -541,6 +541,15 @@ def test_members_of_no_weight_are_not_asked(monkeypatch):
     assert halves == model.estimators_[2:4] and model.score(X, y > 0) > 0.95
 
 
+def test_members_that_all_mislead_leave_a_prediction_for_every_row():
+    X = np.array([[0.0], [1.0]])
+    model = KernelMachineClassifier(random_state=0).fit(X, [0, 1])
+    assert not model.estimator_weights_.any()
+    assert model.predict([[0.0], [1.0], [2.0]]).shape == (3,)
+    assert_allclose(model.predict_proba([[0.0], [1.0], [2.0]]), 0.5)
+    assert_array_equal(model.feature_importances_, 0)
+
+
 def test_deviations_cover_nine_rows_of_ten():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(900, 2))

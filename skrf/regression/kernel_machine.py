@@ -154,6 +154,8 @@ class FittedMembers:
         """
         of_kernels = np.split(weights, len(self.members)) if self.members else []
         used = [k for k, weights in enumerate(of_kernels) if weights.any()]
+        if of_kernels and not used:  # two classes whose kernels all mislead
+            used = [0]
         if calibrations:
             n = len(self.data.modes)
             places = [n * k + mode for k in used for mode in range(n)]
