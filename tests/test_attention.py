@@ -441,8 +441,9 @@ def test_parameters_that_change_after_fit_are_refused(params):
     before = {name: attention.get_params()[name] for name in params}
     expected = attention(q, k, v)
     attention.set_params(**params)
-    with pytest.raises(ValueError, match="has changed after fit"):
-        attention(q, k, v)
+    for call in (partial(attention, q, k, v), partial(attention.partial_fit, q, k)):
+        with pytest.raises(ValueError, match="has changed after fit"):
+            call()
     assert_array_equal(attention.set_params(**before)(q, k, v), expected)
     assert np.isfinite(attention.set_params(**params).fit(q, k)(q, k, v)).all()
 

@@ -117,6 +117,8 @@ def test_what_it_cannot_serve_is_named():
     attend = module(True)
     with pytest.raises(ValueError, match="as many queries as keys"):
         attend(q[..., 1:, :], k, v)
+    with pytest.raises(ValueError, match="Keys have width 4, but the operator was fitted to 16"):
+        module(True).fit(q, k, v)(q[..., :4], k[..., :4], v)
     for options in ({"return_lse": True}, {"log_gates": torch.zeros(150)}):
         with pytest.raises(ValueError, match="check_values=False allows no"):
             attend(q, k, v, **options)

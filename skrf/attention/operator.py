@@ -182,6 +182,8 @@ class ApproxKernelAttention(EstimatorBase):
             raise ValueError(
                 f"partial_fit needs width and heads of fit, {self._fitted_shape}, got {shape}."
             )
+        if before is not None:
+            self._check_as_fitted(shape[0])
         host, n_heads = inputs.on_host(), inputs.n_key_heads
         before = before or [None] * n_heads
         transformers = [
@@ -258,17 +260,26 @@ class ApproxKernelAttention(EstimatorBase):
             self._seeded = snapshot(source), draw_seed(source)
         return self._seeded[1]
 
+    def _check_as_fitted(self, width):
+        """Raise if keys have another width than in `fit`, or parameters have changed since."""
+        if width != self._fitted_shape[0]:
+            raise ValueError(
+                f"Keys have width {width}, but the operator was fitted to {self._fitted_shape[0]}."
+            )
+        parameters, *_ = self._draw(width)
+        # Models saved by version 0.3.0 do not know what they were fitted with.
+        if parameters != vars(self).get("_fitted_parameters", parameters):
+            raise ValueError(
+                "feature_map, scale or random_state has changed after fit: call fit(q, k) "
+                "again, or clone the operator to forget the statistics."
+            )
+
     def _maps_without_data(self, width):
         """Return the `HeadMaps` of the fit, or those that need none; None if there are none."""
-        parameters, prototype, maps = self._draw(width)
         if hasattr(self, "feature_maps_"):
-            # Models saved by version 0.3.0 do not know what they were fitted with.
-            if parameters != vars(self).get("_fitted_parameters", parameters):
-                raise ValueError(
-                    "feature_map, scale or random_state has changed after fit: call fit(q, k) "
-                    "again, or clone the operator to forget the statistics."
-                )
+            self._check_as_fitted(width)
             return self._fitted_maps
+        _, prototype, maps = self._draw(width)
         if needs_data(prototype) or not (self.causal or ignores_data(prototype)):
             return None
         return maps
