@@ -206,6 +206,15 @@ def test_residuals_that_are_not_kept_are_computed_again(monkeypatch):
     assert_allclose(member.predict(COLUMNS), kept.predict(COLUMNS), atol=1e-5)
 
 
+def test_a_row_that_outweighs_all_others_has_a_variance(monkeypatch):
+    weights = np.append(1e10, np.ones(N - 1))
+    _, _, _, variances = fitted("numbers", KERNELS[0], SMALL, weights / weights.mean(), alpha=32.0)
+    monkeypatch.setattr(near_far, "_SINGLE_PRODUCTS", np.inf)
+    _, _, _, exact = fitted("numbers", KERNELS[0], SMALL, weights / weights.mean(), alpha=32.0)
+    assert (exact > 0).all()
+    assert_allclose(variances, exact, rtol=1e-3)
+
+
 def test_a_scale_of_nothing_makes_rows_equal():
     given = data("numbers", SMALL)
     half = HalfScales({"laplacian": [None, np.float32([1, 0, 0])]}, JUDGES)

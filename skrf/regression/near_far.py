@@ -36,6 +36,7 @@ _LEAST_SHARE = 0.1  # of a cut by a column, so that trees are not deep
 _SINGLE_ALPHA = 1e-4  # of the kernel's diagonal: a larger alpha hides the rounding of float32
 _SINGLE_ERROR = 1e-3  # relative residual of a solution in float32 that is good enough
 _SINGLE_PRODUCTS = 1e-3  # of the noise: more hides the rounding of products in float32, too
+_SINGLE_SPREAD = 1e6  # of the noise: beyond, what a row lacks of the sum of all is lost in float32
 _TOGETHER = 32  # leaves whose sums are held at once
 _MOST_KEPT = 2**27  # bytes of factors of leaves
 _ANY = 2**62  # numbers of kept residuals: all
@@ -445,9 +446,9 @@ def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
     b : int
         The leaf.
     noise : ndarray of shape (m,)
-        What is added to the diagonal.
+        What is added to the diagonal, of all leaves.
     targets : ndarray of shape (m, T)
-        Targets.
+        Targets, of all leaves.
     with_inverse : bool, default=True
         Whether the diagonal of the inverse is wanted, which takes most of the time.
     """
@@ -457,7 +458,8 @@ def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
     least, n, inverse = noise[rows].min(initial=np.inf), features.shape[1], np.nan
     lower = factor_of(S, least)
     # In float32, sums of leaves lose what is small beside their largest directions.
-    is_single = n > 0 and lower.dtype == features.dtype == np.float32 and least >= _SINGLE_PRODUCTS
+    is_single = n > 0 and lower.dtype == features.dtype == np.float32
+    is_single &= least >= _SINGLE_PRODUCTS and noise.max() <= _SINGLE_SPREAD * noise.min()
     dtype = np.float32 if is_single else np.float64
     sides = np.hstack([features, targets[rows]]).astype(dtype, order="F")
     if with_inverse:
