@@ -101,7 +101,7 @@ def test_without_a_closed_form_the_answer_is_measured(mechanism, rel_error):
 
 def test_enormous_numbers_are_stated():
     mechanism = PositiveRF(coupling="iid", sigma=1.0)
-    with pytest.warns(UserWarning, match=r"components of PositiveRF.* Use AdaptiveRF or Dense"):
+    with pytest.warns(UserWarning, match=r"components of PositiveRF.* AdaptiveRF and Dense"):
         n = n_components_for(mechanism, 8 * X, rel_error=1e-3)
     logs = (
         PositiveRF(1, coupling="iid", random_state=0, sigma=1.0)
@@ -114,6 +114,10 @@ def test_enormous_numbers_are_stated():
     with pytest.warns(UserWarning, match=r"rel_error=0.1 takes [0-9.]+e\+"):
         endless = n_components_for(RFFSampler(sigma=1.0), 300 * X, rel_error=0.1)
     assert endless > 10**299
+    # Kernel values near 1 take many components as well, if the error is to be small.
+    with pytest.warns(UserWarning, match="errors fall with the root of their number") as warned:
+        n_components_for(AdaptiveRF(sigma=0.1), X, rel_error=1e-6)
+    assert "most kernel values are" not in str(warned[0].message)
     for many in (RFFSampler(sigma=1.0), DenseExponentialRF(sigma=3.0)):  # without a warning
         assert n_components_for(many, X, rel_error=0.5) < 2**20
 

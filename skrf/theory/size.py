@@ -137,10 +137,10 @@ def n_components_for(
     n_components = count * feature_map._as_spec()._columns_per_projection
     if n_components > _MOST_BOUNDED:
         warn(
-            f"rel_error={rel_error!r} takes {n_components:.3g} components of {feature_map!r}: most "
-            "kernel values are far smaller than the error of a component. Use AdaptiveRF or "
-            "DenseExponentialRF, which take far fewer for distant rows, a smaller sigma or a "
-            "larger rel_error.",
+            f"rel_error={rel_error!r} takes {n_components:.3g} components of {feature_map!r}: "
+            "errors fall with the root of their number, and are large next to the small kernel "
+            "values of distant rows. Use a larger rel_error or a smaller sigma; AdaptiveRF and "
+            "DenseExponentialRF take far fewer than other maps where rows are distant.",
             UserWarning,
             key="many components",
         )
