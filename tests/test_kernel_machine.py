@@ -197,6 +197,11 @@ def test_sigma_is_that_of_the_same_kernel_elsewhere(kernel):
     assert_allclose(between(member, COLUMNS[:4], COLUMNS[:4]), expected, rtol=1e-5)
 
 
+def test_exponents_below_those_of_float32_are_its_least():
+    values = Kernel("laplacian", 1e-50).evaluate(np.float32([0.0, 0.5, 1.0, 2.0]), 1.0)
+    assert_allclose(values, np.exp([0, -1, -1, -1]), rtol=1e-6)
+
+
 def test_residuals_that_are_not_kept_are_computed_again(monkeypatch):
     _, kept, judged, _ = fitted(3, KERNELS[0], SMALL)
     monkeypatch.setattr(members, "_KEPT", 0)

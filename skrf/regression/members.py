@@ -79,7 +79,8 @@ class Kernel:
         elif self.exponent != 1:  # by logarithms, which is faster than a power
             with np.errstate(divide="ignore"):
                 np.log(scaled, out=scaled)
-            scaled *= np.float32(self.exponent)
+            # Equal rows have a logarithm of minus infinity, which 0 must not multiply.
+            scaled *= max(np.float32(self.exponent), np.finfo(np.float32).tiny)
             np.exp(scaled, out=scaled)
         return np.exp(np.negative(scaled, out=scaled), out=scaled)
 
