@@ -727,6 +727,13 @@ def test_importances_are_what_permuted_columns_lose():
     assert_allclose(model.feature_importances_, [0, 1, 0, 0], atol=0.01)
 
 
+@pytest.mark.filterwarnings("error")
+def test_importances_of_very_few_rows_do_not_warn():
+    X = np.random.default_rng(0).normal(size=(3, 4))
+    model = KernelMachineRegressor(random_state=0).fit(X, X[:, 0])
+    assert np.isfinite(model.feature_importances_).all()
+
+
 def test_noise_of_many_levels_is_not_important():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(

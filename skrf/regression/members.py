@@ -670,7 +670,8 @@ def refit(member, data):
         kernel, member.relevance_, X, data.row_to_distinct, data.limits, data.rng()
     )
     near_far = scaled_rows.near_far_kernel(kernel, width / scaled_rows.unit)
-    return _fit_member(data, kernel, near_far, member.alpha, np.arange(0))[0]
+    with np.errstate(divide="ignore", invalid="ignore"):  # nothing predicts a row that is alone
+        return _fit_member(data, kernel, near_far, member.alpha, np.arange(0))[0]
 
 
 def logistic_step(fit, distinct, targets, alpha):
