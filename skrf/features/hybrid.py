@@ -278,6 +278,14 @@ class HybridRF(CenteredRandomFeatures):
         return kind(**params)
 
     @property
+    def _is_positive(self):
+        return self._as_spec()._is_positive
+
+    @property
+    def _columns_per_projection(self):
+        return self._as_spec()._columns_per_projection
+
+    @property
     def _needs_data(self):
         """Whether every member of the family needs statistics of data."""
         return self._as_spec()._needs_data

@@ -233,7 +233,7 @@ def votes(values):
         weight, is half a vote for each.
     """
     xp, n_classes = namespace(values), n_classes_of(values.shape[1])
-    wins = xp.sign(values) / 2 * (xp.abs(values) > TIE)
+    wins = xp.where(xp.abs(values) > TIE, xp.sign(values) / 2, like(0.0, values))
     scores = wins + xp.tanh(values) / (3.0 * (n_classes - 1))
     return scores @ like(signs_of(n_classes).T, scores) + (n_classes - 1) / 2
 
