@@ -274,8 +274,13 @@ def drop_zero_weights(sample_weight, X, *others):
 
 def as_generator(random_state):
     """Return a RandomState, or raise and name the parameter."""
-    with naming("random_state"):
+    try:
         return check_random_state(random_state)
+    except ValueError as error:
+        raise ValueError(
+            "random_state must be an int from 0 to 2**32 - 1, a RandomState instance or None, got "
+            f"{random_state!r}."
+        ) from error
 
 
 def draw_seed(random_state):

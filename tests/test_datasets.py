@@ -208,5 +208,6 @@ def test_cells_refuse_what_is_not_a_number_of_them():
                 make_cells(**{name: wrong})
     with pytest.raises(ValueError, match="n_classes must be at most n_cells=3, got 4"):
         make_cells(n_classes=4, n_cells=3)
-    with pytest.raises(ValueError, match="random_state"):
-        make_cells(random_state="seed")
+    for wrong in ("seed", -1):
+        with pytest.raises(ValueError, match=f"random_state must be an int .* got {wrong!r}"):
+            make_cells(random_state=wrong)
