@@ -411,6 +411,19 @@ def test_deviations_need_degrees_of_freedom():
         model.predict(Q, return_std=True)
 
 
+def test_deviations_of_few_rows_with_many_features_keep_small_residuals():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=60)
+    features = RFFSampler(1000, sigma=1.0, random_state=0).fit_transform(X)
+    coordinates = np.linalg.qr(features.T)[1].T  # with the same inner products
+    model = ApproxKernelRidge(FunctionTransformer(), alpha=1e-8)
+    actual, expected = (
+        model.fit(rows, y).predict(rows, return_std=True)[1] for rows in (features, coordinates)
+    )
+    assert_allclose(actual, expected, rtol=0.01)
+
+
 # ------------------------------------------------------------------ evidence
 
 

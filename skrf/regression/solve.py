@@ -190,7 +190,8 @@ def solve_posterior(moments, alpha, sizes, noise=None):
         mean, deviation = moments.means[0], np.full(coef.shape[1], np.sqrt(noise))
         posterior = Posterior(root, mean, moments.total, 1 / alpha, deviation)
         return solution_of(moments, alpha, coef, posterior)
-    fitted = np.einsum("mt,mt->t", moments.cross, coef) + alpha * np.square(coef).sum(axis=0)
+    # Rounding of coefficients moves this by alpha times itself: shorter forms lose small residuals.
+    fitted = np.einsum("mt,mt->t", 2 * moments.cross - moments.gram @ coef, coef)
     squares = np.maximum(moments.squares - fitted, 0.0)
     lost = len(coef) - alpha * np.square(root).sum()
     return _with_posterior(moments, alpha, coef, root, squares, sizes, lost)
