@@ -328,7 +328,7 @@ def probabilities(odds, scale, n_classes, is_of_pairs):
     A multiplier turns the odds into logarithms of odds. It is less than the `ClassCalibration` of
     the kernel machine, which chooses a map of its values and adds an offset for each class: the
     losses of a single number add up over folds and weights, it is public as
-    ``probability_scale_``, and it changes no decision.
+    ``probability_scale_``, and decisions do not depend on it.
 
     Parameters
     ----------

@@ -268,8 +268,7 @@ class _KernelMachine(EstimatorBase):
         progress(f"{len(data.weights)} rows, {n_columns} columns of numbers")
         if data.problems == []:  # of a single class
             return draft, FittedMembers(data, table, [], [], [], None)
-        has_leaves = n_distinct > data.limits.leaf
-        of_names = {kernel.name for kernel in kernels} if has_leaves else kernels
+        of_names = {kernel.name for kernel in kernels} if data.has_leaves else kernels
         seconds = data.expected_seconds(len(of_names) * (1 + (n_distinct <= _MOST_HALVED)))
         if seconds > _LONG:
             progress(f"about {10 * round(seconds / 10)} s are expected")
@@ -302,10 +301,10 @@ class _KernelMachine(EstimatorBase):
                 searches[name] = MemberSearch(data, halves, kernel)
                 in_leaves[name] = MemberSearch(data, halves, kernel, in_leaves=True)
             settings[kernel] = searches[name].search(kernel)
-            if len(data.X[name]) > self.max_leaf_size:
+            if data.has_leaves:
                 settings[kernel] = in_leaves[name].refine(kernel, settings[kernel])
             progress(f"{name}, exponent {kernel.exponent:g}: searched")
-        if len(data.X["laplacian"]) > self.max_leaf_size:
+        if data.has_leaves:
             best = [search.best_kernel() for search in in_leaves.values()]
             settings = {kernel: settings[kernel] for kernel in best}
         return settings

@@ -318,6 +318,11 @@ class TrainingData:
             codes=None if self.codes is None else self.codes[rows],
         )
 
+    @property
+    def has_leaves(self):
+        """Whether the rows are too many for a single leaf."""
+        return len(self.X["laplacian"]) > self.limits.leaf
+
     def expected_seconds(self, n_members):
         """Return about how long the fits of members take, on one core of a recent processor."""
         n_rows, n_landmarks, n_problems, share = len(self.X["laplacian"]), 0, 1, 1.0

@@ -434,7 +434,7 @@ def solve_lower(lower, sides, trans=0):
     return solve(lower, sides, lower=1, trans=trans)[0] if sides.size else sides
 
 
-def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
+def solve_leaf(near_far, distinct, b, noise, targets, is_even, with_inverse=True):
     """Return a `LeafSolution`, and Phi' S^-1 times the features and targets, (M, M + T).
 
     Parameters
@@ -449,6 +449,8 @@ def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
         What is added to the diagonal, of all leaves.
     targets : ndarray of shape (m, T)
         Targets, of all leaves.
+    is_even : bool
+        Whether no row's noise exceeds that of another 1e6 times.
     with_inverse : bool, default=True
         Whether the diagonal of the inverse is wanted, which takes most of the time.
     """
@@ -459,7 +461,7 @@ def solve_leaf(near_far, distinct, b, noise, targets, with_inverse=True):
     lower = factor_of(S, least)
     # In float32, sums of leaves lose what is small beside their largest directions.
     is_single = n > 0 and lower.dtype == features.dtype == np.float32
-    is_single &= least >= _SINGLE_PRODUCTS and noise.max() <= _SINGLE_SPREAD * noise.min()
+    is_single &= is_even and least >= _SINGLE_PRODUCTS
     dtype = np.float32 if is_single else np.float64
     sides = np.hstack([features, targets[rows]]).astype(dtype, order="F")
     if with_inverse:
@@ -543,11 +545,11 @@ def solve_near_far(near_far, distinct, means, alpha, share=1.0, with_inverse=Tru
     """
     numbers = np.flatnonzero(np.diff(distinct.bounds)).tolist()
     noise, targets = alpha / distinct.totals, np.column_stack([means, np.ones(len(means))])
+    is_even = noise.max(initial=0.0) <= _SINGLE_SPREAD * noise.min(initial=np.inf)
+    options = {"noise": noise, "targets": targets, "is_even": is_even}
+    work = partial(solve_leaf, near_far, distinct, with_inverse=with_inverse, **options)
     leaves, inner = [], 0.0
     for batch in gen_batches(len(numbers), _TOGETHER):  # sums of all leaves at once would be large
-        work = partial(
-            solve_leaf, near_far, distinct, noise=noise, targets=targets, with_inverse=with_inverse
-        )
         for leaf, of_leaf in run_all(work, numbers[batch]):
             leaves.append(leaf)
             inner = inner + of_leaf / share
