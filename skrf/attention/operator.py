@@ -178,11 +178,11 @@ class ApproxKernelAttention(EstimatorBase):
         inputs = check_inputs(q, k, k, key_padding_mask, is_checked=False)
         _, prototype, _ = self._draw(inputs.k.shape[-1])
         shape = inputs.fit_shape
-        if before is not None and shape != self._fitted_shape:
-            raise ValueError(
-                f"partial_fit needs width and heads of fit, {self._fitted_shape}, got {shape}."
-            )
         if before is not None:
+            if shape != self._fitted_shape:
+                raise ValueError(
+                    f"partial_fit needs width and heads of fit, {self._fitted_shape}, got {shape}."
+                )
             self._check_as_fitted(shape[0])
         host, n_heads = inputs.on_host(), inputs.n_key_heads
         before = before or [None] * n_heads

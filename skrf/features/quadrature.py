@@ -154,18 +154,18 @@ class LatticeMap(FeatureMap):
     n_columns = property(lambda self: len(self.amplitudes))
 
     def _angles(self, X):
-        """Return rows inside of the box, and the angles of their cosines."""
+        """Return the angles of the cosines of rows, which are moved into the box."""
         X = X.toarray() if sp.issparse(X) else X
         xp = namespace(X)
         low, high = like(self.low, X), like(self.high, X)
         inside = xp.minimum(xp.maximum(X, low), high)
         middle = like(self.low + (self.high - self.low) / 2, X)
         matrix = self._kept.like(X, lambda: self.sigma * self.frequencies.T)
-        return inside, (inside - middle) @ matrix
+        return (inside - middle) @ matrix
 
     def __call__(self, X):
         """Return the `Rows` of X."""
-        _, angles = self._angles(X)
+        angles = self._angles(X)
         xp = namespace(angles)
         columns = [xp.ones_like(angles[:, :1]), xp.cos(angles), xp.sin(angles)]
         values = xp.concat(columns, axis=1) * like(self.amplitudes, angles)
@@ -173,7 +173,7 @@ class LatticeMap(FeatureMap):
 
     def write(self, X, out, room, lower=None):
         """Write the values of rows on the host and return their scale, 0."""
-        _, angles = self._angles(X)
+        angles = self._angles(X)
         out[:, 0] = 1.0
         _kernels.sine_cosine(angles, None, out[:, 1:])
         out *= like(self.amplitudes, out)

@@ -12,8 +12,8 @@ from .._typing import Array
 class Projection(ABC):
     """Rows omega_1, ..., omega_m in R^d that multiply inputs.
 
-    A fast projection need not store its matrix: consumers use `multiply`, `pull_back` and
-    `squared_norms`, and `dense` only for small problems.
+    A fast projection need not store its matrix: consumers use `multiply` and `squared_norms`;
+    `pull_back`, and `dense`, which makes the matrix, are for small problems.
 
     Attributes
     ----------

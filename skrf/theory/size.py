@@ -134,7 +134,7 @@ def n_components_for(
     fewer = max(math.ceil(blocks) - 1, 0) * block
     more = range(fewer + 1, fewer + block)
     count = fewer + 1 + bisect_left(more, 0.0, key=lambda n: -excess(n))
-    n_components = count * feature_map._as_spec()._columns_per_projection
+    n_components = count * feature_map._columns_per_projection
     if n_components > _MOST_BOUNDED:
         warn(
             f"rel_error={rel_error!r} takes {n_components:.3g} components of {feature_map!r}: "
@@ -155,7 +155,7 @@ def _components_of_bound(feature_map, X, Y, rel_error, quantile, probability):
             f"Bounds are those of distances from the mean, which is not the kernel for "
             f"{feature_map!r}: probability must be None."
         )
-    keys, step = X if Y is None else Y, feature_map._as_spec()._columns_per_projection
+    keys, step = X if Y is None else Y, feature_map._columns_per_projection
     ((rows, key_rows),) = _index_blocks(X.shape[0], keys.shape[0], _BOUNDED_ROWS)
     queries, keys = X[rows], keys[key_rows]
 
@@ -220,7 +220,7 @@ def _source(feature_map, X, Y):
     A number of projections whose multiples are independent blocks, the log kernel of some pairs,
     and their log mean squared errors as a function of at most that number of projections.
     """
-    keys, step = X if Y is None else Y, feature_map._as_spec()._columns_per_projection
+    keys, step = X if Y is None else Y, feature_map._columns_per_projection
     index_blocks, few = (
         _index_blocks(X.shape[0], keys.shape[0], n) for n in (_MAX_ROWS, _MEASURED_ROWS)
     )
