@@ -989,18 +989,23 @@ def test_what_hmmlearn_takes_is_answered_with_what_to_do(call, said):
 
 
 def test_codes_that_dwarf_the_symbols_seen_are_refused_unless_their_number_is_given():
-    X = [0, 2000, 0, 1]
-    with pytest.raises(ValueError, match="3 distinct.*largest is 2000.*OrdinalEncoder.*=2001 if"):
+    """More than 1,000 codes, and more than 100 for each symbol."""
+    X = [0, 1000, 0, 1]
+    with pytest.raises(ValueError, match="3 distinct.*largest is 1000.*OrdinalEncoder.*=1001 if"):
         KernelHMM(2).fit(X)
-    with pytest.raises(ValueError, match="largest is 2000"):
-        KernelHMM(2).fit([0.0, np.nan, 2000.0])
+    with pytest.raises(ValueError, match="largest is 1000"):
+        KernelHMM(2).fit([0.0, np.nan, 1000.0])
+    with pytest.raises(ValueError, match="11 distinct.*largest is 1100"):
+        KernelHMM(2).fit([*range(10), 1100])
     codes = np.unique(X, return_inverse=True)[1]
     few = KernelHMM(2, tol=1.0, random_state=0).fit(codes)
     assert few.emissionprob_.shape == (2, 3)
     some = KernelHMM(2, tol=1.0, random_state=0).fit([0, 999, 0, 1])
     assert some.emissionprob_.shape == (2, 1000)
-    every = KernelHMM(2, 2001, tol=1.0, random_state=0).fit(X)
-    assert every.emissionprob_.shape == (2, 2001)
+    many = KernelHMM(2, tol=1.0, random_state=0).fit([*range(10), 1099])
+    assert many.emissionprob_.shape == (2, 1100)
+    every = KernelHMM(2, 1001, tol=1.0, random_state=0).fit(X)
+    assert every.emissionprob_.shape == (2, 1001)
 
 
 # ------------------------------------------------------------------ several sequences
